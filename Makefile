@@ -1,0 +1,28 @@
+# Everything runs in .venv, which is made on first use and made again when the requirements change.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test check bench clean
+
+.venv/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"
+	touch $@
+
+demo: .venv/installed  ## train a small spiking network on the embedded digits
+	$(BIN)/rheobase demo
+
+test: .venv/installed  ## run the tests
+	$(BIN)/pytest
+
+check: .venv/installed  ## lint, format, types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: .venv/installed  ## time a training step against the peers that are installed
+	$(BIN)/python -m benchmarks.step
+
+clean:
+	rm -rf .venv build dist runs .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

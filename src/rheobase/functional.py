@@ -1,0 +1,145 @@
+"""The law: the equations of STBP-tdBN (Zheng et al., AAAI 2021) on plain tensors.
+
+Every faster implementation must equal these functions, in outputs and in all gradients; autograd does the
+differentiation. Half precision is computed in float32 and returned in half precision.
+
+Shapes: T timesteps (always dimension 0), N batch, C channels (always dimension 2), K classes.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Moments = tuple[Tensor, Tensor]  # mean and biased variance, each [n, C] for n branches
+
+
+class _Spike(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, u: Tensor, v_th: float, width: float) -> Tensor:
+        ctx.save_for_backward(u)
+        ctx.v_th, ctx.width = v_th, width
+        return (u > v_th).to(u.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        (u,) = ctx.saved_tensors
+        window = (u - ctx.v_th).abs() < ctx.width / 2  # open: zero gradient on both edges
+        return grads[0] * window / ctx.width, None, None
+
+
+def spike(u: Tensor, *, v_th: float, width: float) -> Tensor:
+    """1 where u > v_th (Eq. 3); backward ds/du = 1/width where |u - v_th| < width/2, else 0 (Eq. 16)."""
+    return _Spike.apply(u, v_th, width)
+
+
+def lif(x: Tensor, *, decay: float, v_th: float, width: float) -> Tensor:
+    """Spikes [T, ...] of iterative leaky integrate-and-fire neurons with input x [T, ...] (Eq. 1-3).
+
+    The reset takes part in the gradient: du[t+1]/ds[t] = -decay * u[t] (Eq. 14-15).
+    """
+    inputs = _at_least_float32(x)
+    v = torch.zeros_like(inputs[0])  # the potential after reset
+    spikes = []
+    for x_t in inputs:
+        u = decay * v + x_t
+        s = spike(u, v_th=v_th, width=width)
+        v = u * (1 - s)
+        spikes.append(s)
+    return torch.stack(spikes).to(x.dtype)
+
+
+def lif_step(x: Tensor, v: Tensor, *, decay: float, v_th: float) -> tuple[Tensor, Tensor]:
+    """One step of `lif`, for running without gradients: input x and potential v after reset -> (s, v)."""
+    u = decay * v + _at_least_float32(x)
+    fired = u > v_th
+    return fired.to(x.dtype), u.masked_fill(fired, 0)
+
+
+def moments(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and biased variance per channel of x [T, N, C, ...], over T, N and space together (Eq. 7-8)."""
+    if x.ndim < 3:
+        raise ValueError(f"moments: expected [T, N, C, ...], got {list(x.shape)}")
+    if x.stride(0) == 0:  # a static input repeats one step: its moments are that step's
+        x = x[:1]
+    x = _at_least_float32(x).movedim(2, 0).flatten(1)
+    if x.shape[1] < 2:
+        raise ValueError(f"moments: expected more than one value per channel, got {x.shape[1]}; use a larger batch")
+    mean = x.mean(1)
+    return mean, (x - mean[:, None]).square().mean(1)
+
+
+_batch_moments = moments  # `fire` has an argument of that name
+
+
+def tdbn(
+    x: Tensor, weight: Tensor, bias: Tensor, *, alpha: float, v_th: float, mean: Tensor, var: Tensor, eps: float
+) -> Tensor:
+    """Threshold-dependent batch normalisation of x [T, N, C, ...] (Eq. 5-6)."""
+    mean, var, weight, bias = (p.view(-1, *[1] * (x.ndim - 3)) for p in (mean, var, weight, bias))
+    normalised = alpha * v_th * (_at_least_float32(x) - mean) / torch.sqrt(var + eps)
+    return (weight * normalised + bias).to(x.dtype)
+
+
+def fire(
+    xs: Sequence[Tensor],
+    weights: Sequence[Tensor] | Tensor,
+    biases: Sequence[Tensor] | Tensor,
+    *,
+    decay: float,
+    v_th: float,
+    width: float,
+    eps: float,
+    moments: Moments | None = None,
+) -> tuple[Tensor, Moments]:
+    """n branches, each through tdBN with alpha = 1/sqrt(n), summed, through LIF: -> (spikes, moments).
+
+    `weights` and `biases` hold one [C] per branch. Moments are (mean [n, C], biased variance [n, C]): given ones are
+    constants (inference); otherwise those of the batch are used, differentiated through, and returned detached.
+    """
+    check_branches(xs, weights, biases, moments)
+    inputs = [_at_least_float32(x) for x in xs]
+    if moments is None:
+        means, variances = zip(*map(_batch_moments, inputs), strict=True)
+    else:
+        means, variances = moments[0].detach().unbind(), moments[1].detach().unbind()
+    alpha = len(xs) ** -0.5
+    current = torch.zeros_like(inputs[0])
+    for x, weight, bias, mean, var in zip(inputs, weights, biases, means, variances, strict=True):
+        current = current + tdbn(x, weight, bias, alpha=alpha, v_th=v_th, mean=mean, var=var, eps=eps)
+    spikes = lif(current, decay=decay, v_th=v_th, width=width).to(xs[0].dtype)
+    return spikes, (torch.stack(means).detach(), torch.stack(variances).detach())
+
+
+def readout(logits: Tensor) -> Tensor:
+    """Mean over time: logits [T, N, K] -> [N, K] (Eq. 11)."""
+    return _at_least_float32(logits).mean(0).to(logits.dtype)
+
+
+def check_branches(
+    xs: Sequence[Tensor],
+    weights: Sequence[Tensor] | Tensor,
+    biases: Sequence[Tensor] | Tensor,
+    moments: Moments | None,
+) -> None:
+    """Raise a ValueError unless all branches agree in number, shape and kind."""
+    n = len(xs)
+    if n == 0:
+        raise ValueError("fire: expected at least one branch, got none")
+    if {len(p) for p in (weights, biases, *(moments or ()))} != {n}:
+        given = "" if moments is None else f", moments of {len(moments[0])} and {len(moments[1])} branches"
+        raise ValueError(f"fire: got {n} branches, but {len(weights)} weights, {len(biases)} biases{given}")
+    shape = xs[0].shape
+    for x in xs:
+        if not x.is_floating_point():
+            raise ValueError(f"fire: expected floating-point input, got {x.dtype}")
+        if x.ndim < 3 or x.shape != shape:
+            raise ValueError(f"fire: expected branches of one shape [T, N, C, ...], got {[list(x.shape) for x in xs]}")
+    channels = len(weights[0])
+    if shape[2] != channels:
+        raise ValueError(f"fire: expected {channels} channels in dimension 2, got {list(shape)}")
+
+
+def _at_least_float32(x: Tensor) -> Tensor:
+    return x.to(torch.promote_types(x.dtype, torch.float32))

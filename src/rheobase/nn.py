@@ -1,0 +1,101 @@
+"""Layers: a synapse (convolution, linear layer, pooling) feeds a soma (normalise, sum, integrate, fire).
+
+Parameters and buffers live here, the maths in `functional`. Everything takes and returns whole sequences
+[T, N, ...] and keeps no state between calls; synapses fold T into the batch.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from rheobase import functional
+
+
+class Conv2d(nn.Conv2d):
+    """`torch.nn.Conv2d` on a sequence [T, N, C, H, W]."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.flatten(0, 1)).unflatten(0, x.shape[:2])
+
+
+class AvgPool2d(nn.AvgPool2d):
+    """`torch.nn.AvgPool2d` on a sequence [T, N, C, H, W]."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.flatten(0, 1)).unflatten(0, x.shape[:2])
+
+
+class Soma(nn.Module):
+    """The body of a layer of neurons: one tdBN per incoming branch, their sum, leaky integration and firing.
+
+    Called as `soma(x1, x2, ...)` with one synapse output [T, N, C, ...] per branch; returns spikes of that shape.
+    alpha = 1/sqrt(branches) follows from the number of branches, and tdBN and neuron share one v_th.
+    Training uses the moments of the batch, evaluation the running ones.
+    """
+
+    running_mean: Tensor
+    running_var: Tensor
+
+    def __init__(
+        self,
+        channels: int,
+        branches: int = 1,
+        *,
+        decay: float = 0.25,
+        v_th: float = 0.5,
+        width: float = 1.0,
+        eps: float = 1e-5,
+        momentum: float = 0.1,
+    ) -> None:
+        super().__init__()
+        if channels < 1 or branches < 1:
+            raise ValueError(f"Soma: expected at least one channel and branch, got {channels} and {branches}")
+        if not 0 <= decay <= 1:
+            raise ValueError(f"Soma: expected decay between 0 and 1, got {decay}")
+        if not (v_th > 0 and width > 0 and eps > 0 and 0 <= momentum <= 1):
+            raise ValueError(
+                f"Soma: expected v_th, width, eps > 0 and momentum in [0, 1], got {v_th}, {width}, {eps}, {momentum}"
+            )
+        self.channels, self.branches = channels, branches
+        self.decay, self.v_th, self.width, self.eps, self.momentum = decay, v_th, width, eps, momentum
+        self.weight = nn.Parameter(torch.ones(branches, channels))
+        self.bias = nn.Parameter(torch.zeros(branches, channels))
+        self.register_buffer("running_mean", torch.zeros(branches, channels))
+        self.register_buffer("running_var", torch.ones(branches, channels))
+
+    def forward(self, *xs: Tensor) -> Tensor:
+        if len(xs) != self.branches:
+            raise ValueError(f"Soma: expected {self.branches} branches, got {len(xs)}")
+        spikes, (mean, var) = functional.fire(
+            xs,
+            self.weight,
+            self.bias,
+            decay=self.decay,
+            v_th=self.v_th,
+            width=self.width,
+            eps=self.eps,
+            moments=None if self.training else (self.running_mean, self.running_var),
+        )
+        if self.training:  # in place, so that DDP and CUDA graphs keep seeing the same tensors
+            self.running_mean.lerp_(mean.to(self.running_mean.dtype), self.momentum)
+            self.running_var.lerp_(var.to(self.running_var.dtype), self.momentum)
+        return spikes
+
+    # A checkpoint carries the neuron as a tensor, so that weights cannot be loaded into a different one.
+
+    def get_extra_state(self) -> Tensor:
+        return torch.tensor([self.decay, self.v_th, self.width, self.eps, self.branches], dtype=torch.float64)
+
+    def set_extra_state(self, state: Tensor) -> None:
+        names = ("decay", "v_th", "width", "eps", "branches")
+        saved, own = state.tolist(), self.get_extra_state().tolist()
+        different = [f"{n} {s:g} (here {o:g})" for n, s, o in zip(names, saved, own, strict=True) if s != o]
+        if different:
+            raise ValueError(
+                f"Soma: the checkpoint was trained with {', '.join(different)}; build the network with that"
+            )
+
+    def extra_repr(self) -> str:
+        return (
+            f"{self.channels}, branches={self.branches}, decay={self.decay}, v_th={self.v_th}, width={self.width}, "
+            f"eps={self.eps}, momentum={self.momentum}"
+        )
