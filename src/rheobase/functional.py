@@ -63,9 +63,8 @@ def moments(x: Tensor) -> tuple[Tensor, Tensor]:
         raise ValueError(f"moments: expected [T, N, C, ...], got {list(x.shape)}")
     if x.stride(0) == 0:  # a static input repeats one step: its moments are that step's
         x = x[:1]
+    check_count(x)
     x = _at_least_float32(x).movedim(2, 0).flatten(1)
-    if x.shape[1] < 2:
-        raise ValueError(f"moments: expected more than one value per channel, got {x.shape[1]}; use a larger batch")
     mean = x.mean(1)
     return mean, (x - mean[:, None]).square().mean(1)
 
@@ -134,11 +133,19 @@ def check_branches(
     for x in xs:
         if not x.is_floating_point():
             raise ValueError(f"fire: expected floating-point input, got {x.dtype}")
+        if x.dtype != xs[0].dtype:
+            raise ValueError(f"fire: expected branches of one type, got {[str(x.dtype) for x in xs]}")
         if x.ndim < 3 or x.shape != shape:
             raise ValueError(f"fire: expected branches of one shape [T, N, C, ...], got {[list(x.shape) for x in xs]}")
     channels = len(weights[0])
     if shape[2] != channels:
         raise ValueError(f"fire: expected {channels} channels in dimension 2, got {list(shape)}")
+
+
+def check_count(x: Tensor) -> None:
+    """Raise a ValueError if x [T, N, C, ...] has a single value per channel: its variance says nothing."""
+    if x.numel() == x.shape[2]:
+        raise ValueError(f"expected more than one value per channel, got {list(x.shape)}; use a larger batch")
 
 
 def _at_least_float32(x: Tensor) -> Tensor:

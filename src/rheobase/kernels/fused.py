@@ -1,0 +1,189 @@
+"""The fused soma: four steps behind one autograd function, each a torch operator with one body per backend.
+
+    statistics -> forward -> (spikes) ... (gradient of the spikes) -> backward_sums -> backward_inputs
+
+Nothing but the inputs is kept for the backward pass; it computes the membrane potential again. With du the gradient
+of the loss by the summed current, k = alpha * v_th, r = 1 / sqrt(var + eps) and M values per channel:
+
+    S = sum du,  P = sum du * (x - mean)                  (the sums, [1 + n, C]; added up over the process group)
+    d bias = S,  d weight = k * r * P,  dx = weight * k * r * (du - S / M - (x - mean) * r^2 * P / M)
+
+Constant moments (inference) are the case M = infinity.
+"""
+
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+
+def _backend(name: str) -> ModuleType:
+    return import_module(f"rheobase.kernels.{name}")
+
+
+@torch.library.custom_op("rheobase::statistics", mutates_args=())
+def statistics(xs: list[Tensor], backend: str) -> tuple[Tensor, Tensor]:
+    """Mean and sum of squared deviations per channel of every branch, each [n, C]."""
+    return _backend(backend).statistics(xs)
+
+
+@torch.library.custom_op("rheobase::forward", mutates_args=())
+def forward(
+    xs: list[Tensor],
+    weight: Tensor,
+    bias: Tensor,
+    mean: Tensor,
+    var: Tensor,
+    decay: float,
+    v_th: float,
+    eps: float,
+    backend: str,
+) -> Tensor:
+    """Spikes [T, N, C, ...]."""
+    return _backend(backend).forward(xs, weight, bias, mean, var, decay, v_th, eps)
+
+
+@torch.library.custom_op("rheobase::backward_sums", mutates_args=())
+def backward_sums(
+    grad: Tensor,
+    xs: list[Tensor],
+    weight: Tensor,
+    bias: Tensor,
+    mean: Tensor,
+    var: Tensor,
+    decay: float,
+    v_th: float,
+    width: float,
+    eps: float,
+    backend: str,
+) -> Tensor:
+    """S and, for every branch, P: [1 + n, C]."""
+    return _backend(backend).backward_sums(grad, xs, weight, bias, mean, var, decay, v_th, width, eps)
+
+
+@torch.library.custom_op("rheobase::backward_inputs", mutates_args=())
+def backward_inputs(
+    grad: Tensor,
+    xs: list[Tensor],
+    weight: Tensor,
+    bias: Tensor,
+    mean: Tensor,
+    var: Tensor,
+    sums: Tensor,
+    count: float,
+    decay: float,
+    v_th: float,
+    width: float,
+    eps: float,
+    backend: str,
+) -> list[Tensor]:
+    """The gradient of every branch; of a static one [1, N, C, ...], the mean over T of what its steps receive."""
+    return _backend(backend).backward_inputs(grad, xs, weight, bias, mean, var, sums, count, decay, v_th, width, eps)
+
+
+@statistics.register_fake
+def _(xs: list[Tensor], backend: str) -> tuple[Tensor, Tensor]:
+    n, channels = len(xs), xs[0].shape[2]
+    dtype = torch.promote_types(xs[0].dtype, torch.float32)
+    return xs[0].new_empty(n, channels, dtype=dtype), xs[0].new_empty(n, channels, dtype=dtype)
+
+
+@forward.register_fake
+def _(xs: list[Tensor], weight: Tensor, *args: Any) -> Tensor:
+    return empty_like_sequence(xs[0])
+
+
+@backward_sums.register_fake
+def _(grad: Tensor, xs: list[Tensor], weight: Tensor, *args: Any) -> Tensor:
+    return weight.new_empty(1 + weight.shape[0], weight.shape[1])
+
+
+@backward_inputs.register_fake
+def _(grad: Tensor, xs: list[Tensor], *args: Any) -> list[Tensor]:
+    return [empty_like_sequence(one_step_if_static(x)) for x in xs]
+
+
+def is_static(x: Tensor) -> bool:
+    """Whether every step of x is the same memory."""
+    return x.stride(0) == 0 and x.shape[0] > 1
+
+
+def one_step_if_static(x: Tensor) -> Tensor:
+    return x[:1] if is_static(x) else x
+
+
+def empty_like_sequence(x: Tensor) -> Tensor:
+    """A new tensor of x's shape and type, dense, in the memory order of one step of x (channels last or first)."""
+    order = sorted(range(1, x.ndim), key=lambda d: x.stride(d), reverse=True)
+    shape = [x.shape[0], *(x.shape[d] for d in order)]
+    back = [0] * x.ndim
+    for position, d in enumerate([0, *order]):
+        back[d] = position
+    return torch.empty(shape, dtype=x.dtype, device=x.device).permute(back)
+
+
+class FusedFire(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        weight: Tensor,
+        bias: Tensor,
+        mean: Tensor | None,
+        var: Tensor | None,
+        decay: float,
+        v_th: float,
+        width: float,
+        eps: float,
+        group: dist.ProcessGroup | None,
+        backend: str,
+        *xs: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        inputs = list(xs)
+        count = float("inf")
+        if mean is None or var is None:
+            mean, squares = statistics(inputs, backend)
+            count = xs[0].numel() / xs[0].shape[2]
+            if group is not None:
+                mean, squares, count = _joined_statistics(mean, squares, count, group)
+            var = squares / count
+        spikes = forward(inputs, weight, bias, mean, var, decay, v_th, eps, backend)
+        ctx.save_for_backward(weight, bias, mean, var, *xs)
+        ctx.settings = decay, v_th, width, eps, backend
+        ctx.count, ctx.group = count, group
+        ctx.mark_non_differentiable(mean, var)
+        return spikes, mean, var
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        weight, bias, mean, var, *xs = ctx.saved_tensors
+        decay, v_th, width, eps, backend = ctx.settings
+        shared = (weight, bias, mean, var)
+        sums = backward_sums(grads[0], xs, *shared, decay, v_th, width, eps, backend)
+        k = v_th * len(xs) ** -0.5
+        grad_weight = k * torch.rsqrt(var + eps) * sums[1:]
+        grad_bias = sums[0].expand_as(bias)
+        if ctx.group is not None:
+            sums = sums.clone()
+            dist.all_reduce(sums, group=ctx.group)
+        inputs = backward_inputs(grads[0], xs, *shared, sums, ctx.count, decay, v_th, width, eps, backend)
+        grad_xs = [g.expand_as(x) for g, x in zip(inputs, xs, strict=True)]
+        return grad_weight, grad_bias, None, None, None, None, None, None, None, None, *grad_xs
+
+
+def _joined_statistics(
+    mean: Tensor, squares: Tensor, count: float, group: dist.ProcessGroup
+) -> tuple[Tensor, Tensor, float]:
+    """Combine every member's mean, squared deviations and count without cancellation (Chan et al. 1979)."""
+    own = torch.cat([mean, squares, torch.full_like(mean[:1], count)])
+    everyone = [torch.empty_like(own) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(everyone, own, group=group)
+    means, all_squares, counts = torch.stack(everyone).split([len(mean), len(mean), 1], dim=1)
+    total = counts.sum(0)
+    joined = (means * counts).sum(0) / total
+    joined_squares = (all_squares + counts * (means - joined).square()).sum(0)
+    return joined, joined_squares, float(total[0, 0])
