@@ -1,0 +1,101 @@
+"""`fire` and the soma against the same equations written one number at a time, in float64."""
+
+import pytest
+import torch
+from conformance import literal
+from torch import Tensor
+
+from rheobase import functional
+from rheobase.nn import Soma
+
+N, C, H, W = 3, 4, 5, 8
+NEURON = {"decay": 0.3, "v_th": 0.4, "width": 0.9, "eps": 1e-3}
+
+
+def inputs(timesteps: int, branches: int) -> tuple[list[Tensor], Tensor, Tensor, Tensor]:
+    shape = (timesteps, N, C, H, W)
+    xs = [torch.randn(shape, dtype=torch.float64) * (b + 1) + 2 * b - 1 for b in range(branches)]
+    weight = torch.rand(branches, C, dtype=torch.float64) + 0.5
+    bias = torch.randn(branches, C, dtype=torch.float64) / 5
+    return xs, weight, bias, torch.randn(shape, dtype=torch.float64)
+
+
+def close(ours: Tensor | None, theirs: literal.Array) -> None:
+    assert ours is not None
+    torch.testing.assert_close(ours.detach(), torch.from_numpy(theirs), rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("given_moments", [False, True])
+@pytest.mark.parametrize("branches", [1, 2, 3])
+@pytest.mark.parametrize("timesteps", [1, 2, 6, 7])
+def test_fire_equals_the_literal_loop(timesteps: int, branches: int, given_moments: bool) -> None:
+    xs, weight, bias, grad = inputs(timesteps, branches)
+    moments = (torch.randn(branches, C).double(), torch.rand(branches, C).double() + 1) if given_moments else None
+    expected = literal.fire(
+        [x.numpy() for x in xs],
+        weight.numpy(),
+        bias.numpy(),
+        grad.numpy(),
+        moments=moments and (moments[0].numpy(), moments[1].numpy()),
+        **NEURON,
+    )
+    leaves = [p.requires_grad_() for p in (*xs, weight, bias)]
+    spikes, (mean, var) = functional.fire(xs, weight, bias, moments=moments, **NEURON)
+    (spikes * grad).sum().backward()
+    assert 0.05 < spikes.mean() < 0.95
+    for ours, theirs in zip(
+        (spikes, mean, var, *(leaf.grad for leaf in leaves)),
+        (expected.spikes, expected.mean, expected.var, *expected.grad_xs, expected.grad_weight, expected.grad_bias),
+        strict=True,
+    ):
+        close(ours, theirs)
+    assert not mean.requires_grad
+    assert not var.requires_grad
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("branches", [1, 2, 3])
+@pytest.mark.parametrize("timesteps", [1, 2, 6, 7])
+def test_soma_equals_the_literal_loop(timesteps: int, branches: int, training: bool) -> None:
+    xs, weight, bias, grad = inputs(timesteps, branches)
+    soma = Soma(C, branches, momentum=1.0, **NEURON).double().train(training)
+    soma.load_state_dict(
+        {
+            "weight": weight,
+            "bias": bias,
+            "running_mean": torch.randn(branches, C).double(),
+            "running_var": torch.rand(branches, C).double() + 1,
+            "_extra_state": soma.get_extra_state(),
+        }
+    )
+    expected = literal.fire(
+        [x.numpy() for x in xs],
+        weight.numpy(),
+        bias.numpy(),
+        grad.numpy(),
+        moments=None if training else (soma.running_mean.numpy(), soma.running_var.numpy()),
+        **NEURON,
+    )
+    spikes = soma(*(x.requires_grad_() for x in xs))
+    (spikes * grad).sum().backward()
+    close(spikes, expected.spikes)
+    close(soma.running_mean, expected.mean)
+    close(soma.running_var, expected.var)
+    for x, grad_x in zip(xs, expected.grad_xs, strict=True):
+        close(x.grad, grad_x)
+    close(soma.weight.grad, expected.grad_weight)
+    close(soma.bias.grad, expected.grad_bias)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_is_computed_in_float32(dtype: torch.dtype) -> None:
+    """Same rounded inputs, so the same spikes; only what leaves the operation is rounded."""
+    xs, weight, bias, _ = inputs(6, 2)
+    halves = [x.to(dtype) for x in xs]
+    spikes, (mean, var) = functional.fire(halves, weight.float(), bias.float(), **NEURON)
+    wide, (wide_mean, wide_var) = functional.fire([x.float() for x in halves], weight.float(), bias.float(), **NEURON)
+    assert spikes.dtype == dtype
+    assert mean.dtype == var.dtype == torch.float32
+    assert torch.equal(spikes.float(), wide)
+    assert torch.equal(mean, wide_mean)
+    assert torch.equal(var, wide_var)
