@@ -109,7 +109,7 @@ def test_statistics_are_over_time_batch_and_space_together(axis: int, length: in
 
 @pytest.mark.parametrize("shape", [(1, 1, C), (1, 1, C, 1, 1)])
 def test_one_value_per_channel_raises(shape: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match="expected more than one value per channel, got .*; use a larger batch"):
+    with pytest.raises(ValueError, match=r"expected more than one value per channel, got .*; use a larger batch"):
         functional.moments(torch.randn(shape))
     with pytest.raises(ValueError, match="expected more than one value per channel"):
         Soma(C)(torch.randn(shape))
