@@ -50,7 +50,7 @@ def lif(x: Tensor, *, decay: float, v_th: float, width: float) -> Tensor:
     return torch.stack(spikes).to(x.dtype)
 
 
-def lif_step(x: Tensor, v: Tensor, *, decay: float, v_th: float) -> tuple[Tensor, Tensor]:
+def lif_step(x: Tensor, v: Tensor, *, decay: float, v_th: float | Tensor) -> tuple[Tensor, Tensor]:
     """One step of `lif`, for running without gradients: input x and potential v after reset -> (s, v)."""
     u = decay * v + _at_least_float32(x)
     fired = u > v_th

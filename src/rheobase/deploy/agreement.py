@@ -1,0 +1,68 @@
+"""How far two versions of a network agree: differing spikes per layer, logits, predictions."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from rheobase.deploy.network import LIF, Network
+from rheobase.functional import readout
+from rheobase.nn import Soma
+
+
+@dataclass(frozen=True)
+class Record:
+    """What a network did: spikes [T, N, ...] (bool) of every layer of neurons, logits [T, N, K]."""
+
+    spikes: Mapping[str, Tensor]
+    logits: Tensor
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """`layers`: share of differing spikes; `rates`: share of neurons that fired, in the first of the two networks."""
+
+    layers: Mapping[str, float]
+    rates: Mapping[str, float]
+    logits: float  # largest absolute difference
+    predictions: float  # share of inputs that both put into one class
+
+
+@torch.no_grad()
+def record(network: nn.Module, x: Tensor, timesteps: int | None = None) -> Record:
+    """Run a deployed network, or a trained one (in evaluation mode), and keep all its spikes under the same names."""
+    if isinstance(network, Network):
+        spikes, value = {}, x
+        for name, value in network.run(x, timesteps):
+            if isinstance(network.nodes[name], LIF):
+                spikes[name] = value > 0
+        logits = value.expand(timesteps or len(x), *value.shape[1:]) * network.logit_unit
+        return Record(spikes, logits)
+    kept: dict[str, Tensor] = {}
+    hooks = []
+    for path, module in network.named_modules():
+        if isinstance(module, Soma):
+
+            def keep(_: nn.Module, __: object, output: Tensor, name: str = path.replace(".", "_")) -> None:
+                kept[name] = output > 0
+
+            hooks.append(module.register_forward_hook(keep))
+    was_training = network.training
+    try:
+        return Record(kept, network.eval()(x, timesteps))
+    finally:
+        network.train(was_training)
+        for hook in hooks:
+            hook.remove()
+
+
+def agreement(a: Record, b: Record) -> Agreement:
+    """Compare two records of the same network and input."""
+    if list(a.spikes) != list(b.spikes):
+        raise ValueError(f"expected the same layers, got {', '.join(a.spikes)} and {', '.join(b.spikes)}")
+    different = {name: (s != b.spikes[name]).double().mean().item() for name, s in a.spikes.items()}
+    rates = {name: s.double().mean().item() for name, s in a.spikes.items()}
+    logits = (a.logits.double() - b.logits.double()).abs().max().item()
+    same_class = readout(a.logits).argmax(1) == readout(b.logits).argmax(1)
+    return Agreement(different, rates, logits, same_class.double().mean().item())

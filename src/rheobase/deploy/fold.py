@@ -1,0 +1,170 @@
+"""Batchnorm-scale-fusion (Eq. 9-10): tdBN disappears into every synapse, and bare LIF neurons remain.
+
+    W' = weight * alpha * v_th * W / sqrt(var + eps)
+    B' = weight * alpha * v_th * (B - mean) / sqrt(var + eps) + bias
+
+An identity shortcut becomes a synapse too: a scale per channel. The biases of a soma's branches are summed into its
+first one. The wiring is read from the blocks' own `forward`, so blocks of other shapes fold as well.
+"""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, fx, nn
+
+from rheobase.deploy.network import INPUT, LIF, Network, Scale
+from rheobase.models import SpikingNet
+from rheobase.nn import Soma
+
+_Affine = tuple[Tensor, Tensor]  # factor and shift per channel
+
+
+@dataclass(frozen=True)
+class _Branch:
+    """A synapse on its way to a soma, which decides its weights; or to anything else, which leaves them alone."""
+
+    name: str
+    module: nn.Module  # Conv2d, Linear or Identity
+    source: str
+
+
+def fold(model: SpikingNet) -> Network:
+    """The network of synapses and LIF neurons that fires the same spikes as `model` in evaluation mode."""
+    graph = _Graph()
+    spikes: str | _Branch = graph.soma("soma", model.soma, [_Branch("stem", model.stem, INPUT)])
+    for name, block in model.body.named_children():
+        spikes = graph.follow(f"body.{name}", block, spikes)
+    graph.node(graph.follow("head", model.head, spikes))
+    return Network(graph.nodes, graph.inputs).eval().requires_grad_(False)
+
+
+class _Tracer(fx.Tracer):
+    """Follows data through modules made of others; what has no parts is a layer."""
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return not any(m.children()) or super().is_leaf_module(m, module_qualified_name)
+
+
+@dataclass
+class _Graph:
+    nodes: dict[str, nn.Module] = field(default_factory=dict)
+    inputs: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def follow(self, path: str, module: nn.Module, x: str | _Branch) -> str | _Branch:
+        """Add the layers of `module` (at `path` of the model), which reads x; return what it yields."""
+        try:
+            trace = _Tracer().trace(module)
+        except Exception as error:
+            raise ValueError(f"fold: cannot follow {path} ({type(module).__name__}): {error}") from error
+        values: dict[fx.Node, str | _Branch] = {}
+        for step in trace.nodes:
+            args = [values[arg] for arg in step.args if isinstance(arg, fx.Node) and step.op != "output"]
+            if step.op == "placeholder":
+                if values:
+                    raise ValueError(f"fold: {path} ({type(module).__name__}) takes more than one input")
+                values[step] = x
+            elif step.op == "output":
+                return values[step.args[0]]
+            elif step.op == "call_module":
+                values[step] = self.layer(f"{path}.{step.target}", module.get_submodule(str(step.target)), args)
+            elif step.op == "call_method" and step.target == "flatten" and step.args[1:] == (2,):
+                values[step] = self.add(f"{path}.{step.name}", nn.Flatten(), self.node(args[0]))
+            elif step.op == "call_method" and step.target == "mean" and step.args[1:] == ((-2, -1),):
+                pooled = self.add(f"{path}.pool", nn.AdaptiveAvgPool2d(1), self.node(args[0]))
+                values[step] = self.add(f"{path}.flatten", nn.Flatten(), pooled)
+            else:
+                raise ValueError(f"fold: cannot map the operation '{step.name}' in {path} ({type(module).__name__})")
+        raise ValueError(f"fold: {path} ({type(module).__name__}) yields nothing")
+
+    def layer(self, path: str, module: nn.Module, args: list[str | _Branch]) -> str | _Branch:
+        if isinstance(module, Soma):
+            branches = [a if isinstance(a, _Branch) else _Branch(f"{path}.scale", nn.Identity(), a) for a in args]
+            return self.soma(path, module, branches)
+        if isinstance(module, (nn.Conv2d, nn.Linear, nn.Identity)):
+            return _Branch(path, module, self.node(args[0]))
+        if isinstance(module, nn.AvgPool2d) and not module.ceil_mode and module.divisor_override is None:
+            return self.add(path, nn.AvgPool2d(module.kernel_size, module.stride, module.padding), self.node(args[0]))
+        raise ValueError(
+            f"fold: cannot map {path} ({type(module).__name__}); expected Conv2d, Linear, AvgPool2d, Identity or Soma"
+        )
+
+    def soma(self, path: str, soma: nn.Module, branches: list[_Branch]) -> str:
+        if not isinstance(soma, Soma):
+            raise ValueError(f"fold: cannot map {path} ({type(soma).__name__}); expected a Soma")
+        if len(branches) != soma.branches:
+            raise ValueError(f"fold: {path} expects {soma.branches} branches, got {len(branches)}")
+        affine = _normalisation(soma)
+        synapses = [_synapse(branch.module, a) for branch, a in zip(branches, affine, strict=True)]
+        bias = torch.stack([b for _, b in synapses]).sum(0)
+        names = []
+        for i, (branch, (weight, _)) in enumerate(zip(branches, synapses, strict=True)):
+            node = _with_parameters(branch.module, weight, bias if i == 0 else None, soma.weight.dtype)
+            names.append(self.add(branch.name, node, branch.source))
+        v_th = torch.full_like(soma.running_mean[0], soma.v_th)
+        return self.add(path, LIF(soma.decay, v_th), *names)
+
+    def node(self, value: str | _Branch) -> str:
+        """The name of the node that yields `value`; a branch that meets no soma keeps its weights."""
+        if isinstance(value, str):
+            return value
+        if isinstance(value.module, nn.Identity):
+            return value.source
+        weight, bias = value.module.weight, value.module.bias
+        assert isinstance(weight, Tensor)
+        assert bias is None or isinstance(bias, Tensor)
+        return self.add(value.name, _with_parameters(value.module, weight, bias, weight.dtype), value.source)
+
+    def add(self, path: str, node: nn.Module, *sources: str) -> str:
+        name = path.replace(".", "_")
+        while name in self.nodes:  # a synapse that serves two somas becomes two
+            name += "_"
+        self.nodes[name], self.inputs[name] = node, sources
+        return name
+
+
+def _normalisation(soma: Soma) -> list[_Affine]:
+    """tdBN of every branch as factor * x + shift, in double precision."""
+    weight, bias, mean, var = (
+        p.detach().double() for p in (soma.weight, soma.bias, soma.running_mean, soma.running_var)
+    )
+    factor = weight * soma.branches**-0.5 * soma.v_th / torch.sqrt(var + soma.eps)
+    return list(zip(factor.unbind(), (bias - factor * mean).unbind(), strict=True))
+
+
+def _synapse(module: nn.Module, affine: _Affine) -> _Affine:
+    """Weight and bias of the synapse followed by its normalisation, in double precision."""
+    factor, shift = affine
+    if isinstance(module, nn.Identity):
+        return factor, shift
+    assert isinstance(module, (nn.Conv2d, nn.Linear))
+    weight = module.weight.detach().double()
+    bias = 0 if module.bias is None else module.bias.detach().double()
+    return weight * factor.view(-1, *[1] * (weight.ndim - 1)), factor * bias + shift
+
+
+def _with_parameters(module: nn.Module, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> nn.Module:
+    """A synapse of the kind of `module` that acts on a single step [N, C, ...], with these parameters."""
+    weight = weight.detach().to(dtype, copy=True)
+    bias = None if bias is None else bias.detach().to(dtype, copy=True)
+    if isinstance(module, nn.Identity):
+        return Scale(weight, bias)
+    synapse: nn.Conv2d | nn.Linear
+    if isinstance(module, nn.Conv2d):
+        synapse = nn.Conv2d(
+            module.in_channels,
+            module.out_channels,
+            module.kernel_size,  # type: ignore[arg-type]
+            module.stride,  # type: ignore[arg-type]
+            module.padding,  # type: ignore[arg-type]
+            module.dilation,  # type: ignore[arg-type]
+            module.groups,
+            bias is not None,
+            module.padding_mode,
+            device="meta",
+        )
+    else:
+        assert isinstance(module, nn.Linear)
+        synapse = nn.Linear(module.in_features, module.out_features, bias is not None, device="meta")
+    synapse.weight = nn.Parameter(weight)
+    synapse.bias = None if bias is None else nn.Parameter(bias)
+    return synapse

@@ -1,0 +1,162 @@
+"""A deployable network: synapses and bare LIF neurons, wired explicitly and without normalisation.
+
+    nodes:  name -> Conv2d, Linear, Scale, AvgPool2d, AdaptiveAvgPool2d(1), Flatten or LIF, in order of execution
+    inputs: name -> names of the nodes it reads ("input" is the network's own); neurons sum theirs, others have one
+
+The last node yields the logits. Folding, quantising, the files and the simulator are functions over this structure.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from rheobase import functional
+
+INPUT = "input"
+State = dict[str, Tensor]  # the potential after reset [N, C, ...] of every layer of neurons
+
+
+class Scale(nn.Module):
+    """The synapse of an identity shortcut: a weight per channel of x [N, C, ...], and a bias on one branch at most."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(weight)
+        self.bias = None if bias is None else nn.Parameter(bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x * per_channel(self.weight, x)
+        return y if self.bias is None else y + per_channel(self.bias, x)
+
+
+class LIF(nn.Module):
+    """Leaky integrate-and-fire neurons with one threshold per channel.
+
+    With `fraction_bits` the decayed potential is rounded down to a multiple of 2**-fraction_bits, which is a shift in
+    integer arithmetic.
+    """
+
+    v_th: Tensor
+
+    def __init__(self, decay: float, v_th: Tensor, fraction_bits: int | None = None) -> None:
+        super().__init__()
+        self.decay, self.fraction_bits = decay, fraction_bits
+        self.register_buffer("v_th", v_th)
+
+    def step(self, current: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Input current [N, C, ...] and potential after reset -> (spikes, potential after reset)."""
+        v_th = per_channel(self.v_th, current)
+        if self.fraction_bits is None:
+            return functional.lif_step(current, v, decay=self.decay, v_th=v_th)
+        one = 2.0**self.fraction_bits
+        return functional.lif_step(current, torch.floor(self.decay * v * one) / one, decay=1.0, v_th=v_th)
+
+    def forward(self, current: Tensor, timesteps: int) -> Tensor:
+        """Input current [T, N, C, ...], or [1, N, C, ...] for the same at every step -> spikes [T, N, C, ...]."""
+        v = self.rest(current[0])
+        spikes = []
+        for current_t in current.expand(timesteps, *current.shape[1:]):
+            s, v = self.step(current_t, v)
+            spikes.append(s)
+        return torch.stack(spikes)
+
+    def rest(self, current: Tensor) -> Tensor:
+        return torch.zeros_like(current, dtype=torch.promote_types(current.dtype, torch.float32))
+
+    def extra_repr(self) -> str:
+        return f"{len(self.v_th)}, decay={self.decay}, fraction_bits={self.fraction_bits}"
+
+
+SYNAPSES = (nn.Conv2d, nn.Linear, Scale)
+NODES = (*SYNAPSES, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.Flatten, LIF)
+
+
+class Network(nn.Module):
+    """See the top of the file. A quantised network has units: of its input (which it rounds) and of its logits."""
+
+    def __init__(
+        self,
+        nodes: Mapping[str, nn.Module],
+        inputs: Mapping[str, Sequence[str]],
+        *,
+        input_unit: float | None = None,
+        logit_unit: float = 1.0,
+    ) -> None:
+        super().__init__()
+        self.nodes = nn.ModuleDict(nodes)
+        self.inputs = {name: tuple(inputs[name]) for name in nodes}
+        self.input_unit, self.logit_unit = input_unit, logit_unit
+        known = {INPUT}
+        for name, node in nodes.items():
+            sources = self.inputs[name]
+            if not isinstance(node, NODES):
+                raise ValueError(f"node '{name}': a {type(node).__name__} cannot be deployed")
+            if not sources or (len(sources) > 1 and not isinstance(node, LIF)):
+                raise ValueError(f"node '{name}': expected one input (neurons: at least one), got {len(sources)}")
+            for source in sources:
+                if source not in known:
+                    raise ValueError(f"node '{name}': its input '{source}' is no earlier node")
+            known.add(name)
+        if not nodes:
+            raise ValueError("expected at least one node, got none")
+
+    def forward(self, x: Tensor, timesteps: int | None = None) -> Tensor:
+        """Logits [T, N, K] of images [N, C, H, W] shown for `timesteps` steps, or of a sequence [T, N, C, H, W]."""
+        timesteps = check_timesteps(x, timesteps)
+        for _, value in self.run(x, timesteps):  # noqa: B007 (the last one is the result)
+            pass
+        return value.expand(timesteps, *value.shape[1:]) * self.logit_unit
+
+    def run(self, x: Tensor, timesteps: int | None = None) -> Iterator[tuple[str, Tensor]]:
+        """Every node with its output [T, N, ...] ([1, N, ...] where all steps are equal), in order of execution."""
+        timesteps = check_timesteps(x, timesteps)
+        return self._walk(x[None] if x.ndim == 4 else x, lambda _, lif, current: lif(current, timesteps))
+
+    def step(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
+        """One timestep: x [N, C, H, W] and the state after the step before (None at the start) -> (logits, state)."""
+        after: State = {}
+
+        def fire(name: str, lif: LIF, current: Tensor) -> Tensor:
+            v = lif.rest(current[0]) if state is None else state[name]
+            s, after[name] = lif.step(current[0], v)
+            return s[None]
+
+        for _, value in self._walk(x[None], fire):  # noqa: B007 (the last one is the result)
+            pass
+        return value[0] * self.logit_unit, after
+
+    def _walk(self, x: Tensor, fire: Callable[[str, LIF, Tensor], Tensor]) -> Iterator[tuple[str, Tensor]]:
+        last_use = {source: name for name, sources in self.inputs.items() for source in sources}
+        values = {INPUT: self._rounded(x)}
+        for name, node in self.nodes.items():
+            sources = [values[source] for source in self.inputs[name]]
+            if isinstance(node, LIF):
+                values[name] = fire(name, node, sum(sources[1:], start=sources[0]))
+            else:
+                values[name] = node(sources[0].flatten(0, 1)).unflatten(0, sources[0].shape[:2])
+            yield name, values[name]
+            for source in self.inputs[name]:
+                if last_use[source] == name:
+                    values.pop(source, None)
+
+    def _rounded(self, x: Tensor) -> Tensor:
+        if self.input_unit is None:
+            return x
+        return torch.round(x / self.input_unit).clamp(-127, 127)
+
+
+def per_channel(p: Tensor, x: Tensor) -> Tensor:
+    """A vector [C], shaped to meet x [N, C, ...]."""
+    return p.view(-1, *[1] * (x.ndim - 2))
+
+
+def check_timesteps(x: Tensor, timesteps: int | None) -> int:
+    shape = list(x.shape)
+    if x.ndim not in (4, 5) or 0 in shape:
+        raise ValueError(f"expected images [N, C, H, W] or a sequence [T, N, C, H, W], none of them 0, got {shape}")
+    if x.ndim == 5 and timesteps is not None and timesteps != shape[0]:
+        raise ValueError(f"timesteps={timesteps} does not match the sequence, which has {shape[0]} steps")
+    if x.ndim == 4 and (timesteps is None or timesteps < 1):
+        raise ValueError(f"images need timesteps of at least 1, got {timesteps}; call network(x, timesteps=4)")
+    return shape[0] if timesteps is None else timesteps

@@ -1,0 +1,59 @@
+"""Networks with statistics and parameters like trained ones, shared by the tests of deployment."""
+
+import torch
+from torch import Tensor, nn
+
+from rheobase.models import BasicBlock, Bottleneck, PlainBlock, SpikingNet, build
+from rheobase.nn import Conv2d, Soma
+
+# Small versions of every network: (name, options, image size, timesteps), all dimensions different.
+SMALL = [
+    ("resnet8", {"num_classes": 7, "in_channels": 2}, 9, 4),
+    ("plain20", {"num_classes": 5, "in_channels": 3, "image_size": 6, "channels": 8}, 6, 4),
+    ("resnet17", {"num_classes": 5, "in_channels": 3, "image_size": 8}, 8, 4),
+    ("resnet19", {"num_classes": 6, "in_channels": 3, "image_size": 8}, 8, 4),
+    ("resnet34", {"num_classes": 6, "in_channels": 3, "image_size": 35, "channels": 8}, 35, 4),
+    ("resnet34_large", {"num_classes": 6, "in_channels": 3, "image_size": 33}, 33, 2),
+    ("resnet50", {"num_classes": 6, "in_channels": 3, "image_size": 33}, 33, 2),
+]
+
+
+def randomise(model: nn.Module, seed: int = 0) -> nn.Module:
+    """Random running statistics near those of a typical current, random lambda and beta, negative ones too."""
+    torch.manual_seed(seed)
+    for module in model.modules():
+        if isinstance(module, Soma):
+            module.running_mean.normal_(0, 0.3)
+            module.running_var.uniform_(0.05, 0.8)
+            nn.init.normal_(module.weight, 0, 1)
+            nn.init.normal_(module.bias, 0.1, 0.4)
+    return model.double().eval().requires_grad_(False)
+
+
+def trained_like(name: str, seed: int = 0, **options: object) -> SpikingNet:
+    model = randomise(build(name, **options), seed)
+    assert isinstance(model, SpikingNet)
+    return model
+
+
+def tiny(seed: int = 0, *, global_pool: bool = False, decay: float = 0.25, v_th: float = 0.5) -> SpikingNet:
+    """Every kind of block and shortcut, few channels, images of 2 x 7 x 7, 5 classes."""
+
+    def soma(channels: int, branches: int = 1) -> Soma:
+        return Soma(channels, branches, decay=decay, v_th=v_th)
+
+    torch.manual_seed(seed)
+    model = SpikingNet(
+        stem=Conv2d(2, 4, 3, padding=1, bias=False),
+        stages=[(BasicBlock, 4, 1, 1), (PlainBlock, 6, 1, 2), (BasicBlock, 8, 1, 1), (Bottleneck, 3, 1, 1)],
+        global_pool=global_pool,
+        num_classes=5,
+        image_size=7,
+        soma=soma,
+    )
+    randomise(model, seed)
+    return model
+
+
+def images(n: int, channels: int, size: int, seed: int = 1) -> Tensor:
+    return torch.randn(n, channels, size, size, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
