@@ -1,32 +1,13 @@
 """The neuron (Eq. 1-3) and its gradient (Eq. 14-16, 18), worked out by hand.
 
-Every trace runs through the law and through a soma, whose tdBN is made the identity: whatever computes the soma
-has to reproduce the same numbers.
+Every trace runs through the law and through a soma: whatever computes the soma has to reproduce the same numbers.
 """
-
-from collections.abc import Callable
 
 import pytest
 import torch
-from torch import Tensor
 
+from conformance.neurons import Neuron, law, soma
 from rheobase import functional
-from rheobase.nn import Soma
-
-Neuron = Callable[..., Tensor]  # neuron(x [T], decay=, v_th=, width=) -> spikes [T]
-
-
-def law(x: Tensor, *, decay: float, v_th: float, width: float) -> Tensor:
-    return functional.lif(x, decay=decay, v_th=v_th, width=width)
-
-
-def soma(x: Tensor, *, decay: float, v_th: float, width: float) -> Tensor:
-    """A soma of one channel whose running moments undo the scale: v_th * (x - 0) / sqrt(v_th^2) = x, exactly."""
-    eps = 2.0**-10
-    module = Soma(1, decay=decay, v_th=v_th, width=width, eps=eps).double().eval()
-    module.running_var.fill_(v_th**2 - eps)
-    return module(x[:, None, None])[:, 0, 0]
-
 
 both = pytest.mark.parametrize("neuron", [law, soma])
 

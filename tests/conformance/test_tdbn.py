@@ -71,7 +71,7 @@ def test_sum_of_branches_has_deviation_v_th(branches: int) -> None:
 @pytest.mark.parametrize(("scale", "shift"), [(1.0, 0.0), (0.1, 100.0), (50.0, -3.0)])
 def test_one_in_six_neurons_fires_at_the_first_step(branches: int, v_th: float, scale: float, shift: float) -> None:
     """N(0, v_th^2) exceeds v_th with probability P(Z > 1) = erfc(1/sqrt 2) / 2 = 0.1587, for any v_th and n."""
-    xs = [torch.randn(1, 60, 2, 31, 29, dtype=torch.float64) * scale + shift for _ in range(branches)]
+    xs = [torch.randn(1, 30, 2, 17, 19, dtype=torch.float64) * scale + shift for _ in range(branches)]
     soma = Soma(2, branches, v_th=v_th, width=2 * v_th).double()
     expected = erfc(1 / sqrt(2)) / 2
     sigma = sqrt(expected * (1 - expected) / xs[0].numel())
