@@ -1,0 +1,76 @@
+"""Compile the Triton kernels ahead of time, without a GPU: python tests/compile_kernels.py 80 90
+
+Run as a process of its own, since Triton reads TRITON_INTERPRET when a kernel is defined. The launchers are called
+with tensors on the CPU, and each launch is replaced by a compilation for the architectures named: the variants are
+the ones that real calls would make.
+"""
+
+import sys
+from typing import Any
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from triton.runtime.jit import JITFunction
+
+from rheobase.kernels import triton as kernels
+
+POINTERS = {torch.float64: "*fp64", torch.float32: "*fp32", torch.float16: "*fp16", torch.bfloat16: "*bf16"}
+VARIANTS = [
+    (steps, branches, dtype)
+    for steps in (1, 4, 6, 40)
+    for branches in (1, 2)
+    for dtype in (torch.bfloat16, torch.float32)
+]
+
+
+class Compile:
+    """Stands in for a kernel: kernel[grid](...) compiles it."""
+
+    def __init__(self, kernel: JITFunction, architectures: list[int]) -> None:
+        self.kernel, self.architectures = kernel, architectures
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Any:
+        return self.compile
+
+    def compile(self, *args: Any, num_warps: int = 4, **constants: Any) -> None:
+        signature, constexprs, attributes = {}, dict(constants), {}
+        for i, (name, value) in enumerate(zip(self.kernel.arg_names, args, strict=False)):
+            if value is None or (isinstance(value, int) and value == 1):  # what a launch specialises on
+                signature[name], constexprs[name] = "constexpr", value
+            elif isinstance(value, torch.Tensor):
+                signature[name] = POINTERS[value.dtype]
+            else:
+                signature[name] = "fp32" if isinstance(value, float) else "i32" if value < 2**31 else "i64"
+            if isinstance(value, torch.Tensor) or (isinstance(value, int) and value % 16 == 0):
+                attributes[(i,)] = [["tt.divisibility", 16]]
+        signature |= dict.fromkeys(constants, "constexpr")
+        source = ASTSource(self.kernel, signature, constexprs, attributes)
+        for architecture in self.architectures:
+            compiled = triton.compile(
+                source, target=GPUTarget("cuda", architecture, 32), options={"num_warps": num_warps}
+            )
+            print(f"  {self.kernel.__name__} sm_{architecture}: {len(compiled.asm['cubin'])} bytes", flush=True)  # noqa: T201
+
+
+def main(architectures: list[int]) -> None:
+    for name, value in list(vars(kernels).items()):
+        if isinstance(value, JITFunction) and name.endswith("_kernel"):
+            setattr(kernels, name, Compile(value, architectures))
+    for steps, branches, dtype in VARIANTS:
+        print(f"T={steps} branches={branches} {dtype}", flush=True)  # noqa: T201
+        xs = [
+            torch.zeros(steps * 2, 128, 4, 4, dtype=dtype).to(memory_format=torch.channels_last)
+            for _ in range(branches)
+        ]
+        xs = [x.unflatten(0, (steps, 2)) for x in xs]
+        vectors = [torch.ones(branches, 128) for _ in range(4)]
+        kernels.statistics(xs)
+        grad = kernels.forward(xs, *vectors, 0.25, 0.5, 1e-5)
+        sums = kernels.backward_sums(grad, xs, *vectors, 0.25, 0.5, 1.0, 1e-5)
+        kernels.backward_inputs(grad, xs, *vectors, sums, 32.0 * steps, 0.25, 0.5, 1.0, 1e-5)
+
+
+if __name__ == "__main__":
+    main([int(a) for a in sys.argv[1:]] or [80, 90])
