@@ -1,0 +1,223 @@
+"""Who takes part: one training step of the same network, built and run in different ways."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from benchmarks import peers
+from benchmarks.peers import LoopSoma, ReluSoma, SnnTorchSoma, SpikingJellySoma
+from rheobase import models
+from rheobase.functional import readout
+
+Step = Callable[[], Tensor]
+Forward = Callable[[Tensor], Tensor]  # images [N, 3, H, W] -> logits [T, N, K]
+
+
+@dataclass(frozen=True)
+class Setting:
+    timesteps: int
+    batch: int
+    device: str
+    network: str = "resnet19"
+    image_size: int = 32
+    exact: bool = False  # for checks: no bfloat16 on a GPU
+
+    @property
+    def half(self) -> bool:
+        return self.device == "cuda" and not self.exact
+
+    @property
+    def memory_format(self) -> torch.memory_format:
+        return torch.channels_last if self.device == "cuda" else torch.contiguous_format
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        return torch.autocast(self.device, torch.bfloat16, enabled=self.half)
+
+    def images(self) -> Tensor:
+        shape = (self.batch, 3, self.image_size, self.image_size)
+        return torch.randn(shape, device=self.device).to(memory_format=self.memory_format)
+
+    def build(self, **options: Any) -> nn.Module:
+        net = models.build(self.network, in_channels=3, image_size=self.image_size, **options)
+        return net.to(device=self.device, memory_format=self.memory_format)  # type: ignore[call-overload]
+
+
+@dataclass(frozen=True)
+class Contender:
+    what: str
+    make: Callable[[Setting], tuple[nn.Module, Forward]]
+    graph: bool = False  # captured in a CUDA graph, where there is one
+    same: str = ""  # equal to the law in its "spikes", or in its "gradients" too: checked in float64
+
+
+def _rheobase(setting: Setting, memory: str) -> tuple[nn.Module, Forward]:
+    net = setting.build(memory=memory)
+    return net, partial(net, timesteps=setting.timesteps)
+
+
+def _loop(setting: Setting, compiled: bool = False) -> tuple[nn.Module, Forward]:
+    net = setting.build(soma=LoopSoma)
+    run = torch.compile(net, dynamic=False) if compiled else net
+    return net, partial(run, timesteps=setting.timesteps)
+
+
+def _relu(setting: Setting) -> tuple[nn.Module, Forward]:
+    net = setting.build(soma=ReluSoma)
+
+    def forward(images: Tensor) -> Tensor:  # as many images as the others see images and timesteps
+        many = images.repeat(setting.timesteps, 1, 1, 1).contiguous(memory_format=setting.memory_format)
+        return net(many[None]).view(setting.timesteps, setting.batch, -1)
+
+    return net, forward
+
+
+def _spikingjelly(setting: Setting, surrogate: str, compiled: bool = False) -> tuple[nn.Module, Forward]:
+    net = setting.build(soma=partial(SpikingJellySoma, surrogate=surrogate))
+    if setting.half and surrogate != "Rect":  # its kernels know no rectangular surrogate
+        peers.store_spikingjelly_in_bfloat16(net)
+    run = torch.compile(net, dynamic=False) if compiled else net
+
+    def forward(images: Tensor) -> Tensor:
+        peers.reset_spikingjelly(net)
+        return run(images, timesteps=setting.timesteps)
+
+    return net, forward
+
+
+def _snntorch(setting: Setting) -> tuple[nn.Module, Forward]:
+    net = setting.build(soma=SnnTorchSoma)
+
+    def forward(images: Tensor) -> Tensor:
+        peers.reset_snntorch(net)
+        return torch.cat([net(images[None]) for _ in range(setting.timesteps)])
+
+    return net, forward
+
+
+def _on_gpu(make: Callable[[Setting], tuple[nn.Module, Forward]], setting: Setting) -> tuple[nn.Module, Forward]:
+    if setting.device != "cuda":
+        raise peers.Unavailable("needs a GPU")
+    return make(setting)
+
+
+FLOOR = "floor"
+_TRIANGLE = "PiecewiseQuadratic"  # of the surrogates its kernels know, the nearest to the paper's
+CONTENDERS = {
+    "rheobase-speed": Contender("memory='speed'", partial(_rheobase, memory="speed"), True, "gradients"),
+    "rheobase-packed": Contender("memory='packed'", partial(_rheobase, memory="packed"), True, "gradients"),
+    "rheobase-recompute": Contender("memory='recompute'", partial(_rheobase, memory="recompute"), True, "gradients"),
+    "loop": Contender("plain PyTorch, loop over time", _loop, same="gradients"),
+    "loop-compiled": Contender("torch.compile of the loop", partial(_loop, compiled=True)),
+    "relu": Contender("ReLU network of this shape, T * N images", _relu),
+    "relu-graph": Contender("the same", partial(_on_gpu, _relu), True),
+    "spikingjelly": Contender(
+        "its best, triangular surrogate", partial(_spikingjelly, surrogate=_TRIANGLE), True, "spikes"
+    ),
+    "spikingjelly-compiled": Contender(
+        "torch.compile of that", partial(_spikingjelly, surrogate=_TRIANGLE, compiled=True), True
+    ),
+    "spikingjelly-rect": Contender(
+        "rectangular surrogate", partial(_spikingjelly, surrogate="Rect"), True, "gradients"
+    ),
+    "snntorch": Contender("loop over time, no tdBN", _snntorch),
+}
+
+
+def training_step(net: nn.Module, forward: Forward, setting: Setting) -> Step:
+    """Forward, cross entropy of the mean output, backward, update: the same for everybody."""
+    images = setting.images()
+    targets = torch.randint(10, (setting.batch,), device=setting.device)
+    optimiser = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9, nesterov=True, weight_decay=5e-4, fused=True)
+
+    def step() -> Tensor:
+        optimiser.zero_grad()
+        with setting.autocast():
+            loss = cross_entropy(readout(forward(images)).float(), targets)
+        loss.backward()
+        optimiser.step()
+        return loss.detach()
+
+    return step
+
+
+def floor_step(setting: Setting) -> Step:
+    """The network's convolutions and linear layers alone, forward and backward, on spikes of the same shapes."""
+    dtype = torch.bfloat16 if setting.half else torch.float32
+    work = []
+    tensors: dict[tuple[int, ...], Tensor] = {}
+
+    def remembered(shape: torch.Size, spikes: bool) -> Tensor:
+        if (key := (int(spikes), *shape)) not in tensors:
+            x = torch.rand(shape, device=setting.device) < 0.2 if spikes else torch.randn(shape, device=setting.device)
+            layout = setting.memory_format if len(shape) == 4 else torch.contiguous_format
+            tensors[key] = x.to(dtype).contiguous(memory_format=layout).requires_grad_(spikes)
+        return tensors[key]
+
+    for synapse, x_shape, y_shape in synapses(setting):
+        layer = synapse.to_empty(device=setting.device)
+        for parameter in layer.parameters():
+            nn.init.normal_(parameter, std=0.05)
+        layer.to(dtype=dtype, memory_format=setting.memory_format)  # type: ignore[call-overload]
+        x, grad = remembered(x_shape, spikes=True), remembered(y_shape, spikes=False)
+        wanted = [*layer.parameters(), *([] if x_shape[1] == 3 else [x])]  # nobody asks for the image's gradient
+        base: Any = nn.Conv2d if isinstance(layer, nn.Conv2d) else nn.Linear  # ours would fold T
+        work.append((partial(base.forward, layer), x, grad, wanted))
+
+    def step() -> Tensor:
+        for call, x, grad, wanted in work:
+            torch.autograd.grad(call(x), wanted, grad)
+        return grad.new_zeros(())
+
+    return step
+
+
+def synapses(setting: Setting) -> list[tuple[nn.Module, torch.Size, torch.Size]]:
+    """Every convolution and linear layer (without memory) and the shapes it maps, T and N as one dimension."""
+    with torch.device("meta"):
+        net = models.build(setting.network, in_channels=3, image_size=setting.image_size, soma=LoopSoma)
+        images = torch.empty(setting.batch, 3, setting.image_size, setting.image_size)
+    found: list[tuple[nn.Module, torch.Size, torch.Size]] = []
+
+    def note(module: nn.Module, inputs: tuple[Tensor], output: Tensor) -> None:
+        found.append((module, inputs[0].flatten(0, 1).shape, output.flatten(0, 1).shape))
+
+    for module in net.modules():
+        if isinstance(module, nn.Conv2d | nn.Linear):
+            module.register_forward_hook(note)
+    net(images, timesteps=setting.timesteps)
+    return found
+
+
+def difference_from_law(contender: Contender, setting: Setting) -> float:
+    """Largest relative difference from the law on a small network of equal weights, all in float64.
+
+    Of the logits, which differ as soon as one spike does, and, where the contender claims that, of the gradients of
+    every convolution and linear layer.
+    """
+    small = replace(setting, network="resnet8", image_size=8, timesteps=5, batch=3, exact=True)
+    torch.manual_seed(0)
+    usual = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        (law, law_forward), (net, forward), images = _loop(small), contender.make(small), small.images()
+    finally:
+        torch.set_default_dtype(usual)
+    synaptic = [name for name, _ in law.named_parameters() if "soma" not in name]
+    with torch.no_grad():
+        for name in synaptic:
+            net.get_parameter(name).copy_(law.get_parameter(name))
+    expected, found = law_forward(images), forward(images)
+    pairs = [(expected, found)]
+    if contender.same == "gradients":
+        upstream = torch.randn_like(expected)
+        expected.backward(upstream)
+        found.backward(upstream)
+        pairs += [(law.get_parameter(name).grad, net.get_parameter(name).grad) for name in synaptic]  # type: ignore[misc]
+    with torch.no_grad():
+        return max(float((b - a).abs().max() / a.abs().max()) for a, b in pairs)

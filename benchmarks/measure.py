@@ -1,0 +1,211 @@
+"""One contender in a process of its own: build it, check it, time it, see what memory it takes.
+
+A process each keeps memory apart and lets one fail alone; the parent asks for one round at a time, so that the rounds
+of all contenders interleave.
+"""
+
+import contextlib
+import gc
+import os
+import resource
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from benchmarks.contenders import CONTENDERS, FLOOR, Setting, Step, difference_from_law, floor_step, training_step
+from benchmarks.peers import Unavailable
+from rheobase import models
+
+_WARM_UP = 3
+_TOLERANCE = 1e-9  # float64, so that no spike flips through rounding
+_FOREIGN_LOAD = 0.05  # share of all cores that other processes may take in a round
+
+
+@dataclass
+class Trial:
+    """A step that is ready to be timed, and what is known of it before."""
+
+    step: Step
+    repeats: int
+    facts: dict[str, Any]
+
+
+def prepare(name: str, setting: Setting) -> Trial:
+    """Build the contender, check that it is what it claims, warm it up, capture it, measure its memory."""
+    torch.manual_seed(0)
+    torch.backends.cudnn.benchmark = True
+    facts: dict[str, Any] = {}
+    if name == FLOOR:
+        step, graph = floor_step(setting), True
+        step()
+    else:
+        contender = CONTENDERS[name]
+        if contender.same:
+            facts["difference_from_law"] = difference = difference_from_law(contender, setting)
+            if not difference < _TOLERANCE:
+                raise AssertionError(f"differs from the law by {difference:.1e} in its {contender.same}")
+        net, forward = contender.make(setting)
+        facts["parameters"] = _count_parameters(net, setting)
+        step, graph = training_step(net, forward, setting), contender.graph
+        _check_training(net, step())
+    for _ in range(_WARM_UP):
+        step()
+    _forget_peak(setting.device)
+    if setting.device == "cuda":
+        step = _captured_if_possible(step, facts) if graph else step
+    seconds, _ = _timed(step, 1, setting.device)
+    if name != FLOOR:
+        facts["peak_bytes"] = _peak_bytes(setting.device)
+    least = 0.25 if setting.device == "cuda" else 1.0  # seconds
+    return Trial(step, max(1, round(least / seconds)), facts)
+
+
+def play_round(trial: Trial, device: str) -> dict[str, Any]:
+    """Seconds per step, and whether other processes were in the way."""
+    load = _Load()
+    seconds, loss = _timed(trial.step, trial.repeats, device)
+    disturbed = device == "cpu" and load.foreign() > _FOREIGN_LOAD
+    if not torch.isfinite(loss):
+        raise AssertionError("the loss is no longer finite")
+    return {"seconds": seconds, "disturbed": disturbed}
+
+
+def serve(connection: Connection, name: str, setting: Setting) -> None:
+    """Answer every request (`prepare` or `round`) with a dict; one with `error` says why there is nothing else."""
+    trial: Trial | None = None
+    while (request := connection.recv()) != "stop":
+        try:
+            if request == "prepare":
+                trial = prepare(name, setting)
+                answer = trial.facts
+            else:
+                assert trial is not None
+                answer = play_round(trial, setting.device)
+        except Unavailable as reason:
+            answer = {"error": str(reason)}
+        except Exception as error:  # whatever a peer raises: the others go on
+            traceback.print_exc(file=sys.stderr)
+            answer = {
+                "error": _one_line(error),
+                "out_of_memory": isinstance(error, torch.OutOfMemoryError | MemoryError),
+            }
+        connection.send(answer)
+
+
+def capture(step: Callable[[], Any]) -> Callable[[], Any]:
+    """The step as a CUDA graph; it must have run before, so that nothing is compiled or chosen while capturing."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = step()
+
+    def replay() -> Any:
+        graph.replay()
+        return result
+
+    return replay
+
+
+def _captured_if_possible(step: Step, facts: dict[str, Any]) -> Step:
+    try:
+        step = capture(step)
+        facts["graph"] = True
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:
+        traceback.print_exc(file=sys.stderr)
+        facts["graph"], facts["graph_error"] = False, _one_line(error)
+    return step
+
+
+def _count_parameters(net: nn.Module, setting: Setting) -> int:
+    with torch.device("meta"):
+        ours = models.build(setting.network, in_channels=3, image_size=setting.image_size)
+    expected, found = (sum(p.numel() for p in n.parameters()) for n in (ours, net))
+    if found != expected:
+        raise AssertionError(f"has {found} parameters instead of {expected}")
+    return found
+
+
+def _check_training(net: nn.Module, loss: Tensor) -> None:
+    if not torch.isfinite(loss):
+        raise AssertionError(f"the first loss is {loss.item()}")
+    without = [name for name, p in net.named_parameters() if p.grad is None or not p.grad.any()]
+    if without:
+        raise AssertionError(f"{len(without)} parameters got no gradient, the first is {without[0]}")
+
+
+def _timed(step: Step, repeats: int, device: str) -> tuple[float, Tensor]:
+    """Seconds per step, and the last loss."""
+    if device == "cuda":
+        step()
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        for _ in range(repeats):
+            loss = step()
+        end.record()
+        end.synchronize()
+        return start.elapsed_time(end) / 1e3 / repeats, loss
+    started = time.perf_counter()
+    for _ in range(repeats):
+        loss = step()
+    return (time.perf_counter() - started) / repeats, loss
+
+
+def _forget_peak(device: str) -> None:
+    """Start the count of memory again: what compiling and choosing algorithms took is no part of a step."""
+    gc.collect()
+    if device == "cuda":
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+    else:
+        with contextlib.suppress(OSError):  # only Linux can; elsewhere the peak counts from the start
+            Path("/proc/self/clear_refs").write_text("5")
+
+
+def _peak_bytes(device: str) -> int:
+    """Most memory allocated on the GPU; on a CPU the largest resident size of this process, libraries included."""
+    if device == "cuda":
+        return torch.cuda.max_memory_allocated()
+    status = Path("/proc/self/status")
+    if status.exists():
+        return 1024 * int(status.read_text().split("VmHWM:")[1].split()[0])
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+class _Load:
+    """Share of all cores that other processes took since it was made; 0 where the system does not say."""
+
+    def __init__(self) -> None:
+        self.started = self._now()
+
+    def foreign(self) -> float:
+        wall, busy, own = (b - a for a, b in zip(self.started, self._now(), strict=True))
+        return max(0.0, busy - own) / (wall * (os.cpu_count() or 1))
+
+    @staticmethod
+    def _now() -> tuple[float, float, float]:
+        stat, own = Path("/proc/stat"), time.process_time()
+        if not stat.exists():
+            return time.perf_counter(), own, own
+        user, nice, system, _idle, _wait, irq, soft, stolen = map(int, stat.read_text().split(maxsplit=9)[1:9])
+        busy = (user + nice + system + irq + soft + stolen) / os.sysconf("SC_CLK_TCK")
+        return time.perf_counter(), busy, own
+
+
+def _one_line(error: Exception) -> str:
+    text = (str(error).strip() or "no message").splitlines()[0]
+    return f"{type(error).__name__}: {text}"[:200]
