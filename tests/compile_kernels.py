@@ -14,7 +14,8 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
 
-from rheobase.kernels import triton as kernels
+from rheobase.kernels import triton as launchers
+from rheobase.kernels import triton_kernels as kernels
 
 POINTERS = {torch.float64: "*fp64", torch.float32: "*fp32", torch.float16: "*fp16", torch.bfloat16: "*bf16"}
 VARIANTS = [
@@ -66,10 +67,10 @@ def main(architectures: list[int]) -> None:
         ]
         xs = [x.unflatten(0, (steps, 2)) for x in xs]
         vectors = [torch.ones(branches, 128) for _ in range(4)]
-        kernels.statistics(xs)
-        grad = kernels.forward(xs, *vectors, 0.25, 0.5, 1e-5)
-        sums = kernels.backward_sums(grad, xs, *vectors, 0.25, 0.5, 1.0, 1e-5)
-        kernels.backward_inputs(grad, xs, *vectors, sums, 32.0 * steps, 0.25, 0.5, 1.0, 1e-5)
+        launchers.statistics(xs)
+        grad = launchers.forward(xs, *vectors, 0.25, 0.5, 1e-5)
+        sums = launchers.backward_sums(grad, xs, *vectors, 0.25, 0.5, 1.0, 1e-5)
+        launchers.backward_inputs(grad, xs, *vectors, sums, 32.0 * steps, 0.25, 0.5, 1.0, 1e-5)
 
 
 if __name__ == "__main__":

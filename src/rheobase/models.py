@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from rheobase.nn import AvgPool2d, Conv2d, Soma
+from rheobase.nn import AvgPool2d, Conv2d, Soma, set_memory
 
 SomaFactory = Callable[..., nn.Module]  # called as soma(channels) or soma(channels, branches=2)
 
@@ -107,7 +107,8 @@ class SpikingNet(nn.Module):
     """A whole network, built from a stem convolution, stages of blocks and a head.
 
     `stages` lists (block class, channels, number of blocks, stride of the first). With `global_pool` any image of at
-    least the total stride is accepted; otherwise the hidden layer fixes the size.
+    least the total stride is accepted; otherwise the hidden layer fixes the size. `memory` chooses what the body keeps
+    for the backward pass (see `nn.MEMORY`).
     """
 
     def __init__(
@@ -119,6 +120,7 @@ class SpikingNet(nn.Module):
         num_classes: int,
         image_size: int,
         soma: SomaFactory,
+        memory: str,
     ) -> None:
         super().__init__()
         if num_classes < 1:
@@ -137,6 +139,7 @@ class SpikingNet(nn.Module):
                 channels = block.expansion * width
             size = _after(size, stride)
         self.body = nn.Sequential(*blocks)
+        set_memory(self.body, memory)
         self.head = GlobalHead(channels, num_classes) if global_pool else PooledHead(channels, size, num_classes, soma)
 
     def forward(self, x: Tensor, timesteps: int | None = None) -> Tensor:
@@ -182,7 +185,12 @@ def _stem(in_channels: int, channels: int, kernel: int = 3, stride: int = 1) -> 
 
 
 def resnet17(
-    num_classes: int = 11, in_channels: int = 2, image_size: int = 32, soma: SomaFactory = Soma, **neuron: Any
+    num_classes: int = 11,
+    in_channels: int = 2,
+    image_size: int = 32,
+    soma: SomaFactory = Soma,
+    memory: str = "speed",
+    **neuron: Any,
 ) -> SpikingNet:
     """For DVS-Gesture: 64 and 128 channels."""
     return SpikingNet(
@@ -192,11 +200,17 @@ def resnet17(
         num_classes=num_classes,
         image_size=image_size,
         soma=partial(soma, **neuron),
+        memory=memory,
     )
 
 
 def resnet19(
-    num_classes: int = 10, in_channels: int = 3, image_size: int = 32, soma: SomaFactory = Soma, **neuron: Any
+    num_classes: int = 10,
+    in_channels: int = 3,
+    image_size: int = 32,
+    soma: SomaFactory = Soma,
+    memory: str = "speed",
+    **neuron: Any,
 ) -> SpikingNet:
     """For CIFAR-10 and DVS-CIFAR10: 128, 256 and 512 channels."""
     return SpikingNet(
@@ -206,6 +220,7 @@ def resnet19(
         num_classes=num_classes,
         image_size=image_size,
         soma=partial(soma, **neuron),
+        memory=memory,
     )
 
 
@@ -214,6 +229,7 @@ def resnet34(
     in_channels: int = 3,
     image_size: int = 224,
     soma: SomaFactory = Soma,
+    memory: str = "speed",
     *,
     channels: int = 64,
     **neuron: Any,
@@ -226,18 +242,29 @@ def resnet34(
         num_classes=num_classes,
         image_size=image_size,
         soma=partial(soma, **neuron),
+        memory=memory,
     )
 
 
 def resnet34_large(
-    num_classes: int = 1000, in_channels: int = 3, image_size: int = 224, soma: SomaFactory = Soma, **neuron: Any
+    num_classes: int = 1000,
+    in_channels: int = 3,
+    image_size: int = 224,
+    soma: SomaFactory = Soma,
+    memory: str = "speed",
+    **neuron: Any,
 ) -> SpikingNet:
     """ResNet-34 of twice the width."""
-    return resnet34(num_classes, in_channels, image_size, soma, channels=128, **neuron)
+    return resnet34(num_classes, in_channels, image_size, soma, memory, channels=128, **neuron)
 
 
 def resnet50(
-    num_classes: int = 1000, in_channels: int = 3, image_size: int = 224, soma: SomaFactory = Soma, **neuron: Any
+    num_classes: int = 1000,
+    in_channels: int = 3,
+    image_size: int = 224,
+    soma: SomaFactory = Soma,
+    memory: str = "speed",
+    **neuron: Any,
 ) -> SpikingNet:
     """For ImageNet, of bottleneck blocks."""
     return SpikingNet(
@@ -247,6 +274,7 @@ def resnet50(
         num_classes=num_classes,
         image_size=image_size,
         soma=partial(soma, **neuron),
+        memory=memory,
     )
 
 
@@ -255,6 +283,7 @@ def plain20(
     in_channels: int = 3,
     image_size: int = 32,
     soma: SomaFactory = Soma,
+    memory: str = "speed",
     *,
     channels: int = 64,
     **neuron: Any,
@@ -267,11 +296,17 @@ def plain20(
         num_classes=num_classes,
         image_size=image_size,
         soma=partial(soma, **neuron),
+        memory=memory,
     )
 
 
 def resnet8(
-    num_classes: int = 10, in_channels: int = 1, image_size: int = 8, soma: SomaFactory = Soma, **neuron: Any
+    num_classes: int = 10,
+    in_channels: int = 1,
+    image_size: int = 8,
+    soma: SomaFactory = Soma,
+    memory: str = "speed",
+    **neuron: Any,
 ) -> SpikingNet:
     """Small, for demos and tests: 16, 32 and 64 channels."""
     return SpikingNet(
@@ -281,6 +316,7 @@ def resnet8(
         num_classes=num_classes,
         image_size=image_size,
         soma=partial(soma, **neuron),
+        memory=memory,
     )
 
 

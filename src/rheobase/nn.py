@@ -1,20 +1,66 @@
 """Layers: a synapse (convolution, linear layer, pooling) feeds a soma (normalise, sum, integrate, fire).
 
-Parameters and buffers live here, the maths in `functional`. Everything takes and returns whole sequences
+Parameters and buffers live here, the maths in `functional` and `kernels`. Everything takes and returns whole sequences
 [T, N, ...] and keeps no state between calls; synapses fold T into the batch.
 """
 
+from typing import Any, NamedTuple
+
 import torch
 from torch import Tensor, nn
+from torch.distributed import ProcessGroup
 
-from rheobase import functional
+from rheobase import kernels
+
+MEMORY = {
+    "speed": "keep spikes and synapse outputs for the backward pass as they are",
+    "packed": "keep spikes as one bit each",
+    "recompute": "keep nothing but spikes as one bit each, and compute the synapse outputs again",
+}
 
 
 class Conv2d(nn.Conv2d):
-    """`torch.nn.Conv2d` on a sequence [T, N, C, H, W]."""
+    """`torch.nn.Conv2d` on a sequence [T, N, C, H, W].
 
-    def forward(self, x: Tensor) -> Tensor:
+    `memory` other than "speed" (see `set_memory`) leaves the convolution of spikes to the soma it feeds.
+    """
+
+    memory = "speed"
+
+    def forward(self, x: Tensor) -> Any:
+        if self.memory != "speed" and torch.is_grad_enabled():
+            return Pending(self, x)
         return super().forward(x.flatten(0, 1)).unflatten(0, x.shape[:2])
+
+
+class Pending(NamedTuple):
+    """A convolution of spikes that its soma will carry out, choosing what to keep for the backward pass."""
+
+    synapse: Conv2d
+    spikes: Tensor
+
+    def branch(self) -> tuple[Tensor, Tensor]:
+        return self.spikes, self.synapse.weight.to(self.spikes.dtype)
+
+    def convolution(self) -> kernels.Convolution:
+        conv = self.synapse
+        if conv.bias is not None or not isinstance(conv.padding, tuple) or conv.padding_mode != "zeros":
+            raise ValueError(
+                f"memory '{conv.memory}' needs convolutions without bias and with zero padding, got {conv}"
+            )
+        return kernels.Convolution(list(conv.stride), list(conv.padding), list(conv.dilation), conv.groups)
+
+
+def set_memory(module: nn.Module, memory: str) -> None:
+    """Choose what every convolution in `module` keeps for the backward pass: a key of `MEMORY`.
+
+    All of them must be fed with spikes and feed a soma.
+    """
+    if memory not in MEMORY:
+        raise ValueError(f"unknown memory mode '{memory}'; choose one of {', '.join(MEMORY)}")
+    for layer in module.modules():
+        if isinstance(layer, Conv2d):
+            layer.memory = memory
 
 
 class AvgPool2d(nn.AvgPool2d):
@@ -29,11 +75,13 @@ class Soma(nn.Module):
 
     Called as `soma(x1, x2, ...)` with one synapse output [T, N, C, ...] per branch; returns spikes of that shape.
     alpha = 1/sqrt(branches) follows from the number of branches, and tdBN and neuron share one v_th.
-    Training uses the moments of the batch, evaluation the running ones.
+    Training uses the moments of the batch, evaluation the running ones. With a process `group` (see `distributed`) the
+    batch is that of all its members.
     """
 
     running_mean: Tensor
     running_var: Tensor
+    group: ProcessGroup | None = None
 
     def __init__(
         self,
@@ -62,19 +110,29 @@ class Soma(nn.Module):
         self.register_buffer("running_mean", torch.zeros(branches, channels))
         self.register_buffer("running_var", torch.ones(branches, channels))
 
-    def forward(self, *xs: Tensor) -> Tensor:
+    def forward(self, *xs: Tensor | Pending) -> Tensor:
         if len(xs) != self.branches:
             raise ValueError(f"Soma: expected {self.branches} branches, got {len(xs)}")
-        spikes, (mean, var) = functional.fire(
-            xs,
-            self.weight,
-            self.bias,
-            decay=self.decay,
-            v_th=self.v_th,
-            width=self.width,
-            eps=self.eps,
-            moments=None if self.training else (self.running_mean, self.running_var),
-        )
+        neuron: dict[str, Any] = {
+            "decay": self.decay,
+            "v_th": self.v_th,
+            "width": self.width,
+            "eps": self.eps,
+            "moments": None if self.training else (self.running_mean, self.running_var),
+            "group": self.group,
+        }
+        tensors = [x for x in xs if isinstance(x, Tensor)]
+        if len(tensors) == len(xs):
+            spikes, (mean, var) = kernels.fire(tensors, self.weight, self.bias, **neuron)
+        else:
+            spikes, (mean, var) = kernels.fire_lean(
+                [x.branch() if isinstance(x, Pending) else (x, None) for x in xs],
+                [x.convolution() if isinstance(x, Pending) else None for x in xs],
+                self.weight,
+                self.bias,
+                keep_outputs=any(isinstance(x, Pending) and x.synapse.memory == "packed" for x in xs),
+                **neuron,
+            )
         if self.training:  # in place, so that DDP and CUDA graphs keep seeing the same tensors
             self.running_mean.lerp_(mean.to(self.running_mean.dtype), self.momentum)
             self.running_var.lerp_(var.to(self.running_var.dtype), self.momentum)

@@ -13,7 +13,10 @@ from torch.distributed import ProcessGroup
 
 from rheobase import functional
 from rheobase.functional import Moments
-from rheobase.kernels.fused import FusedFire, one_step_if_static
+from rheobase.kernels.fused import FusedFire, Settings, one_step_if_static
+from rheobase.kernels.lean import Convolution, LeanFire
+
+__all__ = ["BACKENDS", "Convolution", "fire", "fire_lean", "interpreted"]
 
 BACKENDS = ("auto", "reference", "triton", "cpu")
 
@@ -38,13 +41,48 @@ def fire(
         return functional.fire(xs, weights, biases, decay=decay, v_th=v_th, width=width, eps=eps, moments=moments)
     if moments is None:
         functional.check_count(one_step_if_static(xs[0]))
-    dtype = torch.promote_types(xs[0].dtype, torch.float32)
+    settings = Settings(decay, v_th, width, eps, group, chosen)
+    spikes, mean, var = FusedFire.apply(settings, *_vectors(xs[0], weights, biases, moments), *xs)
+    return spikes, (mean, var)
+
+
+def fire_lean(
+    branches: Sequence[tuple[Tensor, Tensor | None]],
+    convolutions: Sequence[Convolution | None],
+    weights: Sequence[Tensor] | Tensor,
+    biases: Sequence[Tensor] | Tensor,
+    *,
+    decay: float,
+    v_th: float,
+    width: float,
+    eps: float,
+    moments: Moments | None = None,
+    group: ProcessGroup | None = None,
+    keep_outputs: bool,
+) -> tuple[Tensor, Moments]:
+    """`fire` of convolutions of spikes, which keeps the spikes as bits and the outputs only if told to.
+
+    A branch is (spikes, weight) with its convolution, or (spikes, None) with None for an identity.
+    """
+    spikes = [s for s, _ in branches]
+    chosen = _choose("auto", spikes, group)
+    if chosen == "reference":
+        raise ValueError(f"saving memory is not supported for {len(spikes)} branches on {spikes[0].device}")
+    settings = Settings(decay, v_th, width, eps, group, chosen)
+    vectors = _vectors(spikes[0], weights, biases, moments)
+    tensors = [tensor for branch in branches for tensor in branch]
+    out, mean, var = LeanFire.apply(settings, list(convolutions), keep_outputs, *vectors, *tensors)
+    return out, (mean, var)
+
+
+def _vectors(
+    x: Tensor, weights: Sequence[Tensor] | Tensor, biases: Sequence[Tensor] | Tensor, moments: Moments | None
+) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+    """Weight, bias, mean and variance as [n, C] in the type that x is computed in."""
+    dtype = torch.promote_types(x.dtype, torch.float32)
     weight, bias = (p if isinstance(p, Tensor) else torch.stack(tuple(p)) for p in (weights, biases))
     mean, var = (None, None) if moments is None else (m.detach().to(dtype) for m in moments)
-    spikes, mean, var = FusedFire.apply(
-        weight.to(dtype), bias.to(dtype), mean, var, decay, v_th, width, eps, group, chosen, *xs
-    )
-    return spikes, (mean, var)
+    return weight.to(dtype), bias.to(dtype), mean, var
 
 
 def _choose(backend: str, xs: Sequence[Tensor], group: ProcessGroup | None) -> str:

@@ -13,7 +13,7 @@ Constant moments (inference) are the case M = infinity.
 
 from importlib import import_module
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -126,53 +126,86 @@ def empty_like_sequence(x: Tensor) -> Tensor:
     return torch.empty(shape, dtype=x.dtype, device=x.device).permute(back)
 
 
+class Settings(NamedTuple):
+    """What a soma hands down beside tensors."""
+
+    decay: float
+    v_th: float
+    width: float
+    eps: float
+    group: dist.ProcessGroup | None
+    backend: str
+
+
+class Result(NamedTuple):
+    spikes: Tensor
+    mean: Tensor
+    var: Tensor
+    values: float  # per channel, behind the moments; infinite if those were given
+
+
+def run_forward(
+    xs: list[Tensor], weight: Tensor, bias: Tensor, mean: Tensor | None, var: Tensor | None, settings: Settings
+) -> Result:
+    """The first two steps; without mean and var, with the moments of the batch."""
+    decay, v_th, _, eps, group, backend = settings
+    count = float("inf")
+    if mean is None or var is None:
+        mean, squares = statistics(xs, backend)
+        count = xs[0].numel() / xs[0].shape[2]
+        if group is not None:
+            mean, squares, count = _joined_statistics(mean, squares, count, group)
+        var = squares / count
+    return Result(forward(xs, weight, bias, mean, var, decay, v_th, eps, backend), mean, var, count)
+
+
+def run_backward(
+    grad: Tensor,
+    xs: list[Tensor],
+    weight: Tensor,
+    bias: Tensor,
+    mean: Tensor,
+    var: Tensor,
+    count: float,
+    settings: Settings,
+) -> tuple[Tensor, Tensor, list[Tensor]]:
+    """The last two steps: gradients of weight, bias and every branch."""
+    decay, v_th, width, eps, group, backend = settings
+    shared = (weight, bias, mean, var)
+    sums = backward_sums(grad, xs, *shared, decay, v_th, width, eps, backend)
+    k = v_th * len(xs) ** -0.5
+    grad_weight = k * torch.rsqrt(var + eps) * sums[1:]
+    grad_bias = sums[0].expand_as(bias)
+    if group is not None:
+        sums = sums.clone()
+        dist.all_reduce(sums, group=group)
+    grads = backward_inputs(grad, xs, *shared, sums, count, decay, v_th, width, eps, backend)
+    return grad_weight, grad_bias, [g.expand_as(x) for g, x in zip(grads, xs, strict=True)]
+
+
 class FusedFire(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
+        settings: Settings,
         weight: Tensor,
         bias: Tensor,
         mean: Tensor | None,
         var: Tensor | None,
-        decay: float,
-        v_th: float,
-        width: float,
-        eps: float,
-        group: dist.ProcessGroup | None,
-        backend: str,
         *xs: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        inputs = list(xs)
-        count = float("inf")
-        if mean is None or var is None:
-            mean, squares = statistics(inputs, backend)
-            count = xs[0].numel() / xs[0].shape[2]
-            if group is not None:
-                mean, squares, count = _joined_statistics(mean, squares, count, group)
-            var = squares / count
-        spikes = forward(inputs, weight, bias, mean, var, decay, v_th, eps, backend)
-        ctx.save_for_backward(weight, bias, mean, var, *xs)
-        ctx.settings = decay, v_th, width, eps, backend
-        ctx.count, ctx.group = count, group
-        ctx.mark_non_differentiable(mean, var)
-        return spikes, mean, var
+        result = run_forward(list(xs), weight, bias, mean, var, settings)
+        ctx.save_for_backward(weight, bias, result.mean, result.var, *xs)
+        ctx.settings, ctx.count = settings, result.values
+        ctx.mark_non_differentiable(result.mean, result.var)
+        return result.spikes, result.mean, result.var
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         weight, bias, mean, var, *xs = ctx.saved_tensors
-        decay, v_th, width, eps, backend = ctx.settings
-        shared = (weight, bias, mean, var)
-        sums = backward_sums(grads[0], xs, *shared, decay, v_th, width, eps, backend)
-        k = v_th * len(xs) ** -0.5
-        grad_weight = k * torch.rsqrt(var + eps) * sums[1:]
-        grad_bias = sums[0].expand_as(bias)
-        if ctx.group is not None:
-            sums = sums.clone()
-            dist.all_reduce(sums, group=ctx.group)
-        inputs = backward_inputs(grads[0], xs, *shared, sums, ctx.count, decay, v_th, width, eps, backend)
-        grad_xs = [g.expand_as(x) for g, x in zip(inputs, xs, strict=True)]
-        return grad_weight, grad_bias, None, None, None, None, None, None, None, None, *grad_xs
+        grad_weight, grad_bias, grad_xs = run_backward(grads[0], xs, weight, bias, mean, var, ctx.count, ctx.settings)
+        return None, grad_weight, grad_bias, None, None, *grad_xs
 
 
 def _joined_statistics(

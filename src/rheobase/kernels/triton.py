@@ -1,12 +1,4 @@
-"""The four steps of the fused soma as Triton kernels, for one and two branches.
-
-One step of a sequence is seen as rows x channels: with channels last a row is a pixel of an image, otherwise (a row of)
-P adjacent pixels share a channel. A program owns a tile of ROWS x CHANNELS neurons through all T steps, so the membrane
-potential never leaves its registers. Reductions go through one partial result per program, never through atomics.
-
-Time runs in unrolled segments of at most 8 steps. The backward pass computes the potentials again, segment by segment,
-from the potential before each one: those of a whole long sequence would not fit into registers.
-"""
+"""The four steps of the fused soma on a GPU: layouts, tiles and launches of the Triton kernels."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -16,222 +8,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from rheobase.kernels import triton_kernels as kernels
 from rheobase.kernels.fused import is_static, one_step_if_static
 
 LONGEST_SEGMENT = 8
-
-
-@triton.jit
-def _offsets(row, column, rows, channels, stride_n, stride_c, PIXELS: tl.constexpr):
-    """Where a tile of one step lies: offsets and the mask of what exists, both [ROWS, CHANNELS]."""
-    n = (row // PIXELS).to(tl.int64) * stride_n + row % PIXELS
-    return n[:, None] + column[None, :] * stride_c, (row < rows)[:, None] & (column < channels)[None, :]
-
-
-@triton.jit
-def _coefficients(weight, bias, mean, var, branch, column, channels, K: tl.constexpr, EPS: tl.constexpr):
-    """tdBN of one branch as (x - mean) * scale + bias; rstd beside it."""
-    at = branch * channels + column
-    mask = column < channels
-    rstd = 1 / tl.sqrt(tl.load(var + at, mask, other=1) + EPS)
-    scale = tl.load(weight + at, mask, other=0) * K * rstd
-    return tl.load(mean + at, mask, other=0), scale, tl.load(bias + at, mask, other=0), rstd
-
-
-@triton.jit
-def _statistics_kernel(
-    x, partial, rows, channels, steps, stride_t, stride_n, stride_c, chunk,
-    PIXELS: tl.constexpr, ACC: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr,
-):  # fmt: skip
-    """Mean and squared deviations of one chunk of rows, about a shift near its mean: no cancellation."""
-    first = tl.program_id(0) * chunk
-    last = tl.minimum(first + chunk, rows)
-    column = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
-    at, mask = _offsets(first + tl.arange(0, ROWS), column, last, channels, stride_n, stride_c, PIXELS)
-    shift = tl.sum(tl.load(x + at, mask, other=0).to(ACC), 0) / tl.minimum(ROWS, last - first)
-    total = tl.zeros((ROWS, CHANNELS), ACC)
-    squares = tl.zeros((ROWS, CHANNELS), ACC)
-    for _ in range(steps):
-        for row in range(first, last, ROWS):
-            at, mask = _offsets(row + tl.arange(0, ROWS), column, last, channels, stride_n, stride_c, PIXELS)
-            centred = tl.where(mask, tl.load(x + at, mask, other=0).to(ACC) - shift[None, :], 0)
-            total += centred
-            squares += centred * centred
-        x += stride_t
-    offset = tl.sum(total, 0) / (steps * (last - first))
-    deviations = tl.sum(squares, 0) - tl.sum(total, 0) * offset
-    out = partial + tl.program_id(0) * 2 * channels + column
-    tl.store(out, shift + offset, column < channels)
-    tl.store(out + channels, tl.maximum(deviations, 0), column < channels)
-
-
-@triton.jit
-def _join_statistics_kernel(
-    partial, mean, squares, rows, channels, steps, repeats, chunk, chunks,
-    ACC: tl.constexpr, CHUNKS: tl.constexpr, CHANNELS: tl.constexpr,
-):  # fmt: skip
-    """Join the chunks' means and squared deviations (Chan et al. 1979), relative to the first mean.
-
-    A static input was read once and counts `repeats` times.
-    """
-    column = tl.program_id(0) * CHANNELS + tl.arange(0, CHANNELS)
-    i = tl.arange(0, CHUNKS)
-    mask = (i < chunks)[:, None] & (column < channels)[None, :]
-    at = partial + (i * 2 * channels)[:, None] + column[None, :]
-    reference = tl.load(partial + column, column < channels, other=0)
-    count = tl.where(i < chunks, steps * tl.minimum(chunk, rows - i * chunk), 0).to(ACC)[:, None]
-    delta = tl.where(mask, tl.load(at, mask, other=0) - reference[None, :], 0)
-    shift = tl.sum(delta * count, 0) / tl.sum(count, 0)
-    spread = tl.load(at + channels, mask, other=0) + count * (delta - shift[None, :]) * (delta - shift[None, :])
-    tl.store(mean + column, reference + shift, column < channels)
-    tl.store(squares + column, repeats * tl.sum(tl.where(mask, spread, 0), 0), column < channels)
-
-
-@triton.jit
-def _load_step(x, t, stride_t, at, mask, T: tl.constexpr, SEGMENT: tl.constexpr):
-    """The tile at step t; zeros after the end, which the last segment may reach."""
-    if T % SEGMENT != 0:
-        mask = mask & (t < T)
-    return tl.load(x + t * tl.cast(stride_t, tl.int64) + at, mask, other=0)
-
-
-@triton.jit
-def _store_step(x, t, stride_t, at, value, mask, T: tl.constexpr, SEGMENT: tl.constexpr):
-    if T % SEGMENT != 0:
-        mask = mask & (t < T)
-    tl.store(x + t * tl.cast(stride_t, tl.int64) + at, value.to(x.dtype.element_ty), mask)
-
-
-@triton.jit
-def _potential(v, a, b, mean1, scale1, mean2, scale2, shift, BRANCHES: tl.constexpr, DECAY: tl.constexpr):
-    """u[t] from the potential v that the step before left and the inputs a, b of the branches."""
-    u = DECAY * v + (a.to(v.dtype) - mean1) * scale1 + shift
-    if BRANCHES == 2:
-        u += (b.to(v.dtype) - mean2) * scale2
-    return u
-
-
-@triton.jit
-def _forward_kernel(
-    x1, x2, spikes, weight, bias, mean, var, rows, channels, x1_stride_t, x2_stride_t, stride_t, stride_n, stride_c,
-    T: tl.constexpr, SEGMENT: tl.constexpr, PIXELS: tl.constexpr, BRANCHES: tl.constexpr, K: tl.constexpr,
-    EPS: tl.constexpr, DECAY: tl.constexpr, V_TH: tl.constexpr, ACC: tl.constexpr, ROWS: tl.constexpr,
-    CHANNELS: tl.constexpr,
-):  # fmt: skip
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    column = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
-    at, mask = _offsets(row, column, rows, channels, stride_n, stride_c, PIXELS)
-    mean1, scale1, shift, _ = _coefficients(weight, bias, mean, var, 0, column, channels, K, EPS)
-    mean2, scale2 = mean1, scale1
-    if BRANCHES == 2:
-        mean2, scale2, shift2, _ = _coefficients(weight, bias, mean, var, 1, column, channels, K, EPS)
-        shift += shift2
-    v = tl.zeros((ROWS, CHANNELS), ACC)
-    for start in range(0, T, SEGMENT):
-        for i in tl.static_range(SEGMENT):
-            a = _load_step(x1, start + i, x1_stride_t, at, mask, T, SEGMENT)
-            b = _load_step(x2, start + i, x2_stride_t, at, mask, T, SEGMENT) if BRANCHES == 2 else a
-            u = _potential(v, a, b, mean1, scale1, mean2, scale2, shift, BRANCHES, DECAY)
-            fired = u > V_TH
-            _store_step(spikes, start + i, stride_t, at, fired, mask, T, SEGMENT)
-            v = tl.where(fired, 0.0, u)
-
-
-@triton.jit
-def _backward_kernel(
-    grad, x1, x2, out1, out2, starts, weight, bias, mean, var, sums, inverse_count, rows, channels,
-    grad_stride_t, x1_stride_t, x2_stride_t, out1_stride_t, out2_stride_t, starts_stride, stride_n, stride_c, chunk,
-    T: tl.constexpr, SEGMENT: tl.constexpr, PIXELS: tl.constexpr, BRANCHES: tl.constexpr, STATIC1: tl.constexpr,
-    STATIC2: tl.constexpr, SUMS: tl.constexpr, K: tl.constexpr, EPS: tl.constexpr, DECAY: tl.constexpr,
-    V_TH: tl.constexpr, WIDTH: tl.constexpr, ACC: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr,
-):  # fmt: skip
-    """Backpropagation through time of a chunk of rows: partial SUMS into out1, or input gradients into out1, out2."""
-    first = tl.program_id(0) * chunk
-    last = tl.minimum(first + chunk, rows)
-    column = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
-    existing = column < channels
-    mean1, scale1, shift, rstd1 = _coefficients(weight, bias, mean, var, 0, column, channels, K, EPS)
-    mean2, scale2, rstd2 = mean1, scale1, rstd1
-    if BRANCHES == 2:
-        mean2, scale2, shift2, rstd2 = _coefficients(weight, bias, mean, var, 1, column, channels, K, EPS)
-        shift += shift2
-    if SUMS:
-        sum_du = tl.zeros((ROWS, CHANNELS), ACC)
-        sum_du1 = tl.zeros((ROWS, CHANNELS), ACC)
-        sum_du2 = tl.zeros((ROWS, CHANNELS), ACC)
-    else:
-        centre = tl.load(sums + column, existing, other=0) * inverse_count
-        slope1 = tl.load(sums + channels + column, existing, other=0) * rstd1 * rstd1 * inverse_count
-        slope2 = slope1
-        if BRANCHES == 2:
-            slope2 = tl.load(sums + 2 * channels + column, existing, other=0) * rstd2 * rstd2 * inverse_count
-    SEGMENTS: tl.constexpr = (T + SEGMENT - 1) // SEGMENT
-    for row in range(first, last, ROWS):
-        at, mask = _offsets(row + tl.arange(0, ROWS), column, last, channels, stride_n, stride_c, PIXELS)
-        v = tl.zeros((ROWS, CHANNELS), ACC)
-        if SEGMENTS > 1:
-            for segment in range(SEGMENTS - 1):
-                for i in tl.static_range(SEGMENT):
-                    a = _load_step(x1, segment * SEGMENT + i, x1_stride_t, at, mask, T, SEGMENT)
-                    b = _load_step(x2, segment * SEGMENT + i, x2_stride_t, at, mask, T, SEGMENT) if BRANCHES == 2 else a
-                    u = _potential(v, a, b, mean1, scale1, mean2, scale2, shift, BRANCHES, DECAY)
-                    v = tl.where(u > V_TH, 0.0, u)
-                tl.store(starts + segment * tl.cast(starts_stride, tl.int64) + at, v, mask)
-        dv = tl.zeros((ROWS, CHANNELS), ACC)  # gradient of the potential that a step leaves
-        total = tl.zeros((ROWS, CHANNELS), ACC)  # of du over all steps
-        for backwards in range(SEGMENTS):
-            segment = SEGMENTS - 1 - backwards
-            if SEGMENTS > 1:
-                before = starts + (segment - 1) * tl.cast(starts_stride, tl.int64) + at
-                v = tl.load(before, mask & (segment > 0), other=0)
-            us = ()
-            first_inputs = ()
-            second_inputs = ()
-            for i in tl.static_range(SEGMENT):
-                a = _load_step(x1, segment * SEGMENT + i, x1_stride_t, at, mask, T, SEGMENT)
-                b = _load_step(x2, segment * SEGMENT + i, x2_stride_t, at, mask, T, SEGMENT) if BRANCHES == 2 else a
-                u = _potential(v, a, b, mean1, scale1, mean2, scale2, shift, BRANCHES, DECAY)
-                v = tl.where(u > V_TH, 0.0, u)
-                us = us + (u,)
-                first_inputs = first_inputs + (a,)
-                second_inputs = second_inputs + (b,)
-            for i in tl.static_range(SEGMENT - 1, -1, -1):
-                u = us[i]
-                centred1 = first_inputs[i].to(ACC) - mean1
-                centred2 = second_inputs[i].to(ACC) - mean2
-                g = _load_step(grad, segment * SEGMENT + i, grad_stride_t, at, mask, T, SEGMENT).to(ACC)
-                window = tl.abs(u - V_TH) < WIDTH / 2
-                du = tl.where(window, (g - dv * u) / WIDTH, 0.0) + tl.where(u > V_TH, 0.0, dv)
-                dv = DECAY * du
-                total += du
-                if SUMS:
-                    sum_du1 += du * centred1
-                    if BRANCHES == 2:
-                        sum_du2 += du * centred2
-                else:
-                    if not STATIC1:
-                        dx = scale1 * (du - centre - centred1 * slope1)
-                        _store_step(out1, segment * SEGMENT + i, out1_stride_t, at, dx, mask, T, SEGMENT)
-                    if BRANCHES == 2 and not STATIC2:
-                        dx = scale2 * (du - centre - centred2 * slope2)
-                        _store_step(out2, segment * SEGMENT + i, out2_stride_t, at, dx, mask, T, SEGMENT)
-        if SUMS:
-            sum_du += total
-        else:
-            if STATIC1:
-                centred1 = tl.load(x1 + at, mask, other=0).to(ACC) - mean1
-                dx = scale1 * (total / T - centre - centred1 * slope1)
-                tl.store(out1 + at, dx.to(out1.dtype.element_ty), mask)
-            if BRANCHES == 2 and STATIC2:
-                centred2 = tl.load(x2 + at, mask, other=0).to(ACC) - mean2
-                dx = scale2 * (total / T - centre - centred2 * slope2)
-                tl.store(out2 + at, dx.to(out2.dtype.element_ty), mask)
-    if SUMS:
-        out = out1 + tl.program_id(0) * (1 + BRANCHES) * channels + column
-        tl.store(out, tl.sum(sum_du, 0), existing)
-        tl.store(out + channels, tl.sum(sum_du1, 0), existing)
-        if BRANCHES == 2:
-            tl.store(out + 2 * channels, tl.sum(sum_du2, 0), existing)
 
 
 @dataclass(frozen=True)
@@ -311,12 +91,12 @@ def statistics(xs: list[Tensor]) -> tuple[Tensor, Tensor]:
         chunk = layout.chunk(tile["ROWS"], x.device)
         grid = layout.grid(chunk, tile["CHANNELS"])
         partial = torch.empty(grid[0], 2, layout.channels, dtype=dtype, device=x.device)
-        _statistics_kernel[grid](
+        kernels.statistics_kernel[grid](
             x, partial, layout.rows, layout.channels, x.shape[0], x.stride(0), layout.stride_n, layout.stride_c, chunk,
             PIXELS=layout.pixels, ACC=acc, num_warps=4, **tile,
         )  # fmt: skip
         width = 16
-        _join_statistics_kernel[(triton.cdiv(layout.channels, width),)](
+        kernels.join_statistics_kernel[(triton.cdiv(layout.channels, width),)](
             partial, mean[branch], squares[branch], layout.rows, layout.channels, x.shape[0],
             whole.shape[0] // x.shape[0], chunk, grid[0],
             ACC=acc, CHUNKS=triton.next_power_of_2(grid[0]), CHANNELS=width,
@@ -331,7 +111,7 @@ def forward(
     xs = [layout.fit(x) for x in xs]
     spikes = layout.empty(xs[0])
     tile = layout.tile(512)
-    _forward_kernel[layout.grid(tile["ROWS"], tile["CHANNELS"])](
+    kernels.forward_kernel[layout.grid(tile["ROWS"], tile["CHANNELS"])](
         xs[0], xs[-1], spikes, weight.contiguous(), bias.contiguous(), mean.contiguous(), var.contiguous(),
         layout.rows, layout.channels, xs[0].stride(0), xs[-1].stride(0), spikes.stride(0),
         layout.stride_n, layout.stride_c,
@@ -402,10 +182,19 @@ def _backward(
     constants = _constants(grad, len(xs), decay, v_th, eps)
     segments = triton.cdiv(grad.shape[0], constants["SEGMENT"])
     starts = shared[0].new_empty(segments - 1, grad[0].numel()) if segments > 1 else None
-    _backward_kernel[layout.grid(chunk, tile["CHANNELS"])](
+    kernels.backward_kernel[layout.grid(chunk, tile["CHANNELS"])](
         grad, xs[0], xs[-1], outs[0], outs[-1], starts, *(p.contiguous() for p in shared), sums, 1 / count,
         layout.rows, layout.channels, *(x.stride(0) for x in (grad, xs[0], xs[-1], outs[0], outs[-1])),
         grad[0].numel(), layout.stride_n, layout.stride_c, chunk,
         PIXELS=layout.pixels, STATIC1=is_static(xs[0]), STATIC2=is_static(xs[-1]), SUMS=sums is None, WIDTH=width,
         **constants, **tile,
     )  # fmt: skip
+
+
+def pack(spikes: Tensor, bits: Tensor) -> None:
+    """Into bits [W] of packed spikes, from spikes in memory order [numel] (see `packing`)."""
+    kernels.pack_kernel[(triton.cdiv(len(bits), 1024),)](spikes, bits, len(spikes), len(bits), BLOCK=1024)
+
+
+def unpack(bits: Tensor, spikes: Tensor) -> None:
+    kernels.unpack_kernel[(triton.cdiv(len(bits), 1024),)](bits, spikes, len(spikes), len(bits), BLOCK=1024)

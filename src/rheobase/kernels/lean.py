@@ -1,0 +1,98 @@
+"""The fused soma together with the convolutions that feed it, keeping as little as possible for the backward pass.
+
+Kept are the incoming spikes, one bit each, and the convolutions' outputs unless they are computed again.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from rheobase.kernels.fused import Settings, run_backward, run_forward
+from rheobase.kernels.packing import pack, unpack
+
+
+class Convolution(NamedTuple):
+    """How a synapse convolves; its weight travels as a tensor."""
+
+    stride: list[int]
+    padding: list[int]
+    dilation: list[int]
+    groups: int
+
+    def output(self, s: Tensor, weight: Tensor) -> Tensor:
+        x = torch.ops.aten.convolution(
+            s.flatten(0, 1), weight, None, self.stride, self.padding, self.dilation, False, [0, 0], self.groups
+        )
+        return x.unflatten(0, s.shape[:2])
+
+    def gradients(self, grad: Tensor, s: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        """Of the spikes and of the weight."""
+        grad_s, grad_weight, _ = torch.ops.aten.convolution_backward(
+            grad.flatten(0, 1),
+            s.flatten(0, 1),
+            weight,
+            None,
+            self.stride,
+            self.padding,
+            self.dilation,
+            False,
+            [0, 0],
+            self.groups,
+            [True, True, False],
+        )
+        return grad_s.unflatten(0, s.shape[:2]), grad_weight
+
+
+class LeanFire(torch.autograd.Function):
+    """Branches come as pairs of tensors: spikes, and the weight of their convolution (None for an identity)."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        settings: Settings,
+        convolutions: list[Convolution | None],
+        keep_outputs: bool,
+        weight: Tensor,
+        bias: Tensor,
+        mean: Tensor | None,
+        var: Tensor | None,
+        *branches: Tensor | None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        incoming, kernels = [s for s in branches[::2] if s is not None], branches[1::2]
+        xs = [
+            s if convolution is None or kernel is None else convolution.output(s, kernel)
+            for convolution, s, kernel in zip(convolutions, incoming, kernels, strict=True)
+        ]
+        result = run_forward(xs, weight, bias, mean, var, settings)
+        bits, ctx.packed = zip(*(pack(s, settings.backend) for s in incoming), strict=True)
+        outputs = [x if keep_outputs and convolution else None for x, convolution in zip(xs, convolutions, strict=True)]
+        ctx.save_for_backward(weight, bias, result.mean, result.var, *bits, *kernels, *outputs)
+        ctx.settings, ctx.convolutions, ctx.count = settings, convolutions, result.values
+        ctx.mark_non_differentiable(result.mean, result.var)
+        return result.spikes, result.mean, result.var
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        weight, bias, mean, var, *saved = ctx.saved_tensors
+        n = len(ctx.convolutions)
+        bits, kernels, xs = saved[:n], saved[n : 2 * n], saved[2 * n :]
+
+        def spikes(i: int) -> Tensor:
+            return unpack(bits[i], ctx.packed[i], ctx.settings.backend)
+
+        for i, convolution in enumerate(ctx.convolutions):
+            if xs[i] is None:
+                xs[i] = spikes(i) if convolution is None else convolution.output(spikes(i), kernels[i])
+        grad_weight, grad_bias, grad_xs = run_backward(grads[0], xs, weight, bias, mean, var, ctx.count, ctx.settings)
+        del xs, saved  # a whole sequence each: gone before the convolutions' gradients take their place
+        branches: list[Tensor | None] = []
+        for i, convolution in enumerate(ctx.convolutions):
+            grad_x = grad_xs.pop(0)
+            if convolution is None:
+                branches += [grad_x, None]
+            else:
+                branches += convolution.gradients(grad_x, spikes(i), kernels[i])
+        return None, None, None, grad_weight, grad_bias, None, None, *branches

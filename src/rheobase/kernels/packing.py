@@ -1,0 +1,60 @@
+"""Spikes as one bit each.
+
+With W = ceil(numel / 8) bytes, element j * W + w of the memory is bit j of byte w: neighbours in memory stay
+neighbours, so packing and unpacking read and write whole stretches.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Packed(NamedTuple):
+    """What rebuilds a tensor of spikes, beside its bits."""
+
+    shape: torch.Size
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+
+
+def pack(spikes: Tensor, backend: str) -> tuple[Tensor, Packed]:
+    """Bits [ceil(numel / 8)] of a tensor that holds nothing but 0 and 1."""
+    if not _dense(spikes):
+        spikes = spikes.contiguous()
+    flat = spikes.as_strided((spikes.numel(),), (1,))
+    bits = torch.empty(-(-len(flat) // 8), dtype=torch.uint8, device=flat.device)
+    if backend == "triton":
+        from rheobase.kernels import triton
+
+        triton.pack(flat, bits)
+    else:
+        bits.zero_()
+        for j, part in enumerate(flat.split(len(bits))):
+            bits[: len(part)] |= part.to(torch.uint8) << j
+    return bits, Packed(spikes.shape, spikes.stride(), spikes.dtype)
+
+
+def unpack(bits: Tensor, packed: Packed, backend: str) -> Tensor:
+    """The spikes again, in their shape, memory order and type."""
+    spikes = torch.empty_strided(packed.shape, packed.stride, dtype=packed.dtype, device=bits.device)
+    flat = spikes.as_strided((spikes.numel(),), (1,))
+    if backend == "triton":
+        from rheobase.kernels import triton
+
+        triton.unpack(bits, flat)
+    else:
+        for j, part in enumerate(flat.split(len(bits))):
+            part.copy_((bits[: len(part)] >> j) & 1)
+    return spikes
+
+
+def _dense(x: Tensor) -> bool:
+    """Whether the elements fill one stretch of memory, in any order of dimensions."""
+    expected = 1
+    for stride, size in sorted(zip(x.stride(), x.shape, strict=True)):
+        if size > 1:
+            if stride != expected:
+                return False
+            expected *= size
+    return True
