@@ -1,0 +1,259 @@
+"""The fused soma on the CPU: plain torch operations on blocks of neurons that fit into the cache.
+
+A block takes part of the batch and of the first axis of space through all T steps, on buffers that the next block uses
+again: only inputs and results pass through main memory. Gradients are carried as width * du, which saves a
+multiplication per step.
+"""
+
+from collections.abc import Iterator
+from math import inf, prod
+
+import torch
+from torch import Tensor
+
+from rheobase.kernels.fused import empty_like_sequence, is_static, one_step_if_static
+
+Block = tuple[slice, ...]  # the part it takes of a step [N, C, ...]
+
+# Elements per thread: in all buffers of a block, as a cache holds; in one buffer, the least torch gives a thread.
+_CACHED = 512 * 1024
+_GRAIN = 32 * 1024
+
+# (grad, u, low, high) -> grad where low < u < high, else 0: the open window of the surrogate, and the reset too
+_pass_between = torch.ops.aten.hardtanh_backward.grad_input
+
+
+def statistics(xs: list[Tensor]) -> tuple[Tensor, Tensor]:
+    means, squares = zip(*(_statistics(x) for x in xs), strict=True)
+    return torch.stack(means), torch.stack(squares)
+
+
+def forward(
+    xs: list[Tensor], weight: Tensor, bias: Tensor, mean: Tensor, var: Tensor, decay: float, v_th: float, eps: float
+) -> Tensor:
+    spikes = empty_like_sequence(xs[0])
+    soma = _Soma(xs, weight, bias, mean, var, decay, v_th, eps, kept=1)
+    for block in soma.blocks:
+        for s, u in zip(_part(spikes, block), soma.potentials(block), strict=True):
+            torch.gt(u, v_th, out=s)
+    return spikes
+
+
+def backward_sums(
+    grad: Tensor,
+    xs: list[Tensor],
+    weight: Tensor,
+    bias: Tensor,
+    mean: Tensor,
+    var: Tensor,
+    decay: float,
+    v_th: float,
+    width: float,
+    eps: float,
+) -> Tensor:
+    soma = _Soma(xs, weight, bias, mean, var, decay, v_th, eps, kept=len(grad))
+    accumulators, deviations = soma.buffer(1 + len(xs)), soma.buffer(1)
+    centres = _per_channel(mean, grad)
+    sums = mean.new_empty(len(soma.blocks), 1 + len(xs), mean.shape[1])
+    for block, block_sums in zip(soma.blocks, sums, strict=True):
+        total, *products = _fit(accumulators, block).zero_()
+        (deviation,) = _fit(deviations, block)
+        branches = [(_part(x, block), *rest) for x, *rest in zip(xs, centres, products, strict=True)]
+        for t, du in soma.gradients(grad, block, width):
+            total.add_(du)
+            for x, centre, product in branches:
+                if not is_static(x):
+                    product.addcmul_(du, torch.sub(x[t], centre, out=deviation))
+        for x, centre, product in branches:
+            if is_static(x):
+                product.addcmul_(total, torch.sub(x[0], centre, out=deviation))
+        for accumulator, result in zip((total, *products), block_sums, strict=True):
+            torch.sum(accumulator, _all_but_channels(grad), out=result)
+    return (sums.double().sum(0) / width).to(mean.dtype)
+
+
+def backward_inputs(
+    grad: Tensor,
+    xs: list[Tensor],
+    weight: Tensor,
+    bias: Tensor,
+    mean: Tensor,
+    var: Tensor,
+    sums: Tensor,
+    count: float,
+    decay: float,
+    v_th: float,
+    width: float,
+    eps: float,
+) -> list[Tensor]:
+    soma = _Soma(xs, weight, bias, mean, var, decay, v_th, eps, kept=len(grad))
+    # dx = by_du * (width * du) + by_x * x + offset, each per branch and channel
+    by_x = -soma.scale * sums[1:].double() / ((var.double() + eps) * count)
+    offset = -soma.scale * sums[0].double() / count - by_x * mean.double()
+    by_du, by_x, offset = (_per_channel(f.to(mean.dtype), grad) for f in (soma.scale / width, by_x, offset))
+    offsets = soma.buffer(len(xs)).copy_(offset[:, None])
+    totals, unrounded = soma.buffer(1), soma.buffer(1)
+    outputs = [empty_like_sequence(one_step_if_static(x)) for x in xs]
+    for block in soma.blocks:
+        (total,), (wide,) = _fit(totals, block).zero_(), _fit(unrounded, block)
+        branches = [
+            (_part(x, block), _part(dx, block), *rest)
+            for x, dx, *rest in zip(xs, outputs, by_du, by_x, _fit(offsets, block), strict=True)
+        ]
+        for t, du in soma.gradients(grad, block, width):
+            for x, dx, *factors in branches:
+                if not is_static(x):
+                    _write_gradient(dx[t], wide, du, x[t], *factors)
+            if soma.static:
+                total.add_(du, alpha=1 / len(grad))
+        for x, dx, *factors in branches:
+            if is_static(x):
+                _write_gradient(dx[0], wide, total, x[0], *factors)
+    return outputs
+
+
+def _write_gradient(
+    dx: Tensor, wide: Tensor, du: Tensor, x: Tensor, by_du: Tensor, by_x: Tensor, offset: Tensor
+) -> None:
+    out = dx if dx.dtype == wide.dtype else wide  # half precision is rounded once, at the end
+    torch.addcmul(offset, x, by_x, out=out).addcmul_(du, by_du)
+    if out is not dx:
+        dx.copy_(out)
+
+
+def _statistics(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and squared deviations of every block and step, combined without cancellation (Chan et al. 1979)."""
+    steps = one_step_if_static(x)
+    dtype = torch.promote_types(x.dtype, torch.float32)
+    blocks = _blocks(x, buffers=1)
+    buffer = _buffer(x, blocks[0], 1, dtype)
+    sums = torch.empty(len(steps), len(blocks), x.shape[2], dtype=dtype)
+    squares = torch.empty_like(sums)
+    counts = [x[0][block].numel() / x.shape[2] for block in blocks]
+    for x_t, sums_t, squares_t in zip(steps, sums, squares, strict=True):
+        for block, count, total, square in zip(blocks, counts, sums_t, squares_t, strict=True):
+            (deviation,) = _fit(buffer, block)
+            torch.sum(x_t[block], _all_but_channels(x), dtype=dtype, out=total)
+            torch.sub(x_t[block], _per_channel(total / count, x), out=deviation)
+            torch.sum(deviation.square_(), _all_but_channels(x), out=square)
+    weights = torch.tensor(counts, dtype=torch.float64)[:, None]
+    mean = sums.double().sum((0, 1)) / (weights.sum() * len(steps))
+    between = weights * (sums.double() / weights - mean).square()
+    repeats = len(x) // len(steps)
+    return mean.to(dtype), (repeats * (squares.double() + between).sum((0, 1))).to(dtype)
+
+
+class _Soma:
+    """The neurons of one call, block by block; `kept` potentials of a block stay in memory at once."""
+
+    def __init__(
+        self,
+        xs: list[Tensor],
+        weight: Tensor,
+        bias: Tensor,
+        mean: Tensor,
+        var: Tensor,
+        decay: float,
+        v_th: float,
+        eps: float,
+        *,
+        kept: int,
+    ) -> None:
+        self.xs, self.decay, self.v_th = xs, decay, v_th
+        self.static = any(map(is_static, xs))
+        self.scale = weight.double() * v_th * len(xs) ** -0.5 * torch.rsqrt(var.double() + eps)
+        shift = (bias.double() - self.scale * mean.double()).sum(0)
+        self._scale, self._shift = (_per_channel(p.to(weight.dtype), xs[0]) for p in (self.scale, shift))
+        self.blocks = _blocks(xs[0], buffers=kept + 3)
+        self._potentials, self._rest = self.buffer(kept), self.buffer(3)
+        self._rest[0] = self._shift
+
+    def buffer(self, count: int) -> Tensor:
+        """Room for `count` steps of a block."""
+        return _buffer(self.xs[0], self.blocks[0], count, self._scale.dtype)
+
+    def potentials(self, block: Block) -> Iterator[Tensor]:
+        """The potential of every step before its reset."""
+        constant, v, _ = _fit(self._rest, block)
+        moving = []
+        if self.static:
+            constant.copy_(self._shift)
+        for x, scale in zip(self.xs, self._scale, strict=True):
+            part = _part(x, block)
+            if is_static(x):
+                constant.addcmul_(part[0], scale)
+            else:
+                moving.append((part, scale))
+        kept = _fit(self._potentials, block)
+        above_threshold = _next_above(self.v_th, v.dtype)
+        for t in range(len(self.xs[0])):
+            u, source = kept[t % len(kept)], constant
+            for x, scale in moving:
+                source = torch.addcmul(source, x[t], scale, out=u)
+            if t > 0:
+                torch.add(source, v, alpha=self.decay, out=u)
+            elif source is constant:
+                u.copy_(constant)
+            yield u
+            _pass_between(u, u, -inf, above_threshold, grad_input=v)
+
+    def gradients(self, grad: Tensor, block: Block, width: float) -> Iterator[tuple[int, Tensor]]:
+        """Each step t, from the last to the first, with the gradient of its current times `width`."""
+        potentials = list(self.potentials(block))
+        _, window, du = _fit(self._rest, block)
+        grads = _part(grad, block)
+        low, high, above_threshold = self.v_th - width / 2, self.v_th + width / 2, _next_above(self.v_th, du.dtype)
+        last = len(potentials) - 1
+        _pass_between(grads[last], potentials[last], low, high, grad_input=du)
+        yield last, du
+        for t in reversed(range(last)):
+            u = potentials[t]
+            torch.addcmul(grads[t], u, du, value=-self.decay / width, out=window)
+            _pass_between(window, u, low, high, grad_input=window)
+            _pass_between(du, u, -inf, above_threshold, grad_input=du)
+            torch.add(window, du, alpha=self.decay, out=du)
+            yield t, du
+
+
+def _blocks(x: Tensor, buffers: int) -> list[Block]:
+    """Blocks of one step of x that share the cache with that many buffers of their size."""
+    threads = torch.get_num_threads()
+    limit = threads * max(_GRAIN, _CACHED // buffers)
+    samples = max(1, limit // prod(x.shape[2:]))
+    parts: list[Block] = [(slice(i, min(i + samples, x.shape[1])),) for i in range(0, x.shape[1], samples)]
+    if x.ndim == 3:
+        return parts
+    rows = max(1, limit // prod((samples, x.shape[2], *x.shape[4:])))
+    return [
+        (*part, slice(None), slice(i, min(i + rows, x.shape[3]))) for part in parts for i in range(0, x.shape[3], rows)
+    ]
+
+
+def _part(x: Tensor, block: Block) -> Tensor:
+    return x[:, *block]
+
+
+def _buffer(x: Tensor, block: Block, count: int, dtype: torch.dtype) -> Tensor:
+    """Room for `count` blocks, in the memory order of x."""
+    like = _part(x[:1], block).expand(count, *[-1] * (x.ndim - 1))
+    return empty_like_sequence(like).to(dtype)
+
+
+def _fit(buffer: Tensor, block: Block) -> Tensor:
+    """The part of a buffer that a smaller block at an edge fills."""
+    return buffer[:, *(slice(None) if s == slice(None) else slice(s.stop - s.start) for s in block)]
+
+
+def _per_channel(values: Tensor, x: Tensor) -> Tensor:
+    """Values [..., C] as factors of one step of x."""
+    return values[(..., *[None] * (x.ndim - 3))]
+
+
+def _all_but_channels(x: Tensor) -> list[int]:
+    """The axes of one step of x that a sum per channel runs over."""
+    return [axis for axis in range(x.ndim - 1) if axis != 1]
+
+
+def _next_above(value: float, dtype: torch.dtype) -> float:
+    """The number after `value`, so that u < it says u <= value."""
+    return torch.nextafter(torch.tensor(value, dtype=dtype), torch.tensor(inf, dtype=dtype)).item()
