@@ -1,8 +1,6 @@
 """One test per mistake found in public code for STBP-tdBN, named after the mistake.
 
-Two of the seventeen have their tests elsewhere: that the code does not run at all (`test_models.py` builds and trains
-every network), and that normalisation and neuron keep several copies of their input for the backward pass (the tests
-of the kernels).
+That the published code does not run at all is one of them: `test_models.py` builds and trains every network.
 """
 
 from functools import partial
@@ -185,6 +183,17 @@ def test_number_of_timesteps_fixed() -> None:
     assert len(long.unique(dim=0)) > 1
     for timesteps in (1, 3, 5):
         torch.testing.assert_close(net(x, timesteps=timesteps), long[:timesteps], rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("branches", [1, 2])
+def test_several_copies_kept_for_the_backward_pass(branches: int) -> None:
+    """Normalisation and neuron together keep nothing of the size of their inputs but the inputs."""
+    xs = [torch.randn(T, N, C, 10 * H, 10 * W, requires_grad=True) for _ in range(branches)]
+    kept: list[torch.Tensor] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor) or tensor, lambda tensor: tensor):
+        Soma(C, branches)(*xs)
+    large = {tensor.data_ptr() for tensor in kept if tensor.numel() > 100 * C}
+    assert large == {x.data_ptr() for x in xs}
 
 
 def test_mixed_precision_undone_by_float32_spikes() -> None:
