@@ -54,7 +54,7 @@ def backward_sums(
     soma = _Soma(xs, weight, bias, mean, var, decay, v_th, eps, kept=len(grad))
     accumulators, deviations = soma.buffer(1 + len(xs)), soma.buffer(1)
     centres = _per_channel(mean, grad)
-    sums = mean.new_empty(len(soma.blocks), 1 + len(xs), mean.shape[1])
+    sums = torch.empty(len(soma.blocks), 1 + len(xs), mean.shape[1], dtype=mean.dtype)
     for block, block_sums in zip(soma.blocks, sums, strict=True):
         total, *products = _fit(accumulators, block).zero_()
         (deviation,) = _fit(deviations, block)
@@ -123,24 +123,26 @@ def _write_gradient(
 
 def _statistics(x: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and squared deviations of every block and step, combined without cancellation (Chan et al. 1979)."""
-    steps = one_step_if_static(x)
-    dtype = torch.promote_types(x.dtype, torch.float32)
-    blocks = _blocks(x, buffers=1)
+    steps, dtype = one_step_if_static(x), torch.promote_types(x.dtype, torch.float32)
+    blocks, axes = _blocks(x, buffers=1), _all_but_channels(x)
     buffer = _buffer(x, blocks[0], 1, dtype)
-    sums = torch.empty(len(steps), len(blocks), x.shape[2], dtype=dtype)
-    squares = torch.empty_like(sums)
     counts = [x[0][block].numel() / x.shape[2] for block in blocks]
-    for x_t, sums_t, squares_t in zip(steps, sums, squares, strict=True):
-        for block, count, total, square in zip(blocks, counts, sums_t, squares_t, strict=True):
+    # deviations are taken from a rounded mean, so their own sum is kept to make up for that
+    centres, sums, squares = torch.empty(3, len(steps), len(blocks), x.shape[2], dtype=dtype)
+    for t, x_t in enumerate(steps):
+        for i, block in enumerate(blocks):
             (deviation,) = _fit(buffer, block)
-            torch.sum(x_t[block], _all_but_channels(x), dtype=dtype, out=total)
-            torch.sub(x_t[block], _per_channel(total / count, x), out=deviation)
-            torch.sum(deviation.square_(), _all_but_channels(x), out=square)
+            torch.sum(x_t[block], axes, dtype=dtype, out=centres[t, i]).div_(counts[i])
+            torch.sub(x_t[block], _per_channel(centres[t, i], x), out=deviation)
+            torch.sum(deviation, axes, out=sums[t, i])
+            torch.sum(deviation.square_(), axes, out=squares[t, i])
     weights = torch.tensor(counts, dtype=torch.float64)[:, None]
-    mean = sums.double().sum((0, 1)) / (weights.sum() * len(steps))
-    between = weights * (sums.double() / weights - mean).square()
+    drifts = sums.double() / weights
+    means = centres.double() + drifts
+    mean = (weights * means).sum((0, 1)) / (weights.sum() * len(steps))
+    total = (squares.double() + weights * ((means - mean).square() - drifts.square())).sum((0, 1))
     repeats = len(x) // len(steps)
-    return mean.to(dtype), (repeats * (squares.double() + between).sum((0, 1))).to(dtype)
+    return mean.to(dtype), (repeats * total).to(dtype)
 
 
 class _Soma:
