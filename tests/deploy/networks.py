@@ -18,22 +18,25 @@ SMALL = [
 ]
 
 
-def randomise(model: nn.Module, seed: int = 0) -> nn.Module:
-    """Random running statistics near those of a typical current, random lambda and beta, negative ones too."""
+def randomise(model: SpikingNet, size: int, seed: int = 0) -> SpikingNet:
+    """Random lambda and beta, negative ones too, and running statistics that are random but let the input through."""
     torch.manual_seed(seed)
-    for module in model.modules():
-        if isinstance(module, Soma):
-            module.running_mean.normal_(0, 0.3)
-            module.running_var.uniform_(0.05, 0.8)
-            nn.init.normal_(module.weight, 0, 1)
-            nn.init.normal_(module.bias, 0.1, 0.4)
-    return model.double().eval().requires_grad_(False)
+    model = model.double().train().requires_grad_(False)
+    somas = [module for module in model.modules() if isinstance(module, Soma)]
+    for soma in somas:
+        nn.init.uniform_(soma.weight, 0.7, 1.6).mul_(torch.randn_like(soma.weight).sign())
+        nn.init.normal_(soma.bias, 0, 0.15)
+        soma.momentum = 1.0
+    model(images(5, model.stem.in_channels, size, seed=11), 3)  # statistics as they are after training
+    for soma in somas:
+        soma.running_mean.add_(0.2 * torch.randn_like(soma.running_mean) * soma.running_var.sqrt())
+        soma.running_var.mul_(torch.empty_like(soma.running_var).uniform_(0.6, 1.5))
+    return model.eval()
 
 
-def trained_like(name: str, seed: int = 0, **options: object) -> SpikingNet:
-    model = randomise(build(name, **options), seed)
-    assert isinstance(model, SpikingNet)
-    return model
+def trained_like(name: str, size: int, seed: int = 0, **options: object) -> SpikingNet:
+    torch.manual_seed(seed)
+    return randomise(build(name, **options), size, seed)
 
 
 def tiny(seed: int = 0, *, global_pool: bool = False, decay: float = 0.25, v_th: float = 0.5) -> SpikingNet:
@@ -50,9 +53,9 @@ def tiny(seed: int = 0, *, global_pool: bool = False, decay: float = 0.25, v_th:
         num_classes=5,
         image_size=7,
         soma=soma,
+        memory="speed",
     )
-    randomise(model, seed)
-    return model
+    return randomise(model, 7, seed)
 
 
 def images(n: int, channels: int, size: int, seed: int = 1) -> Tensor:

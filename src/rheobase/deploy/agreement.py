@@ -13,7 +13,7 @@ from rheobase.nn import Soma
 
 @dataclass(frozen=True)
 class Record:
-    """What a network did: spikes [T, N, ...] (bool) of every layer of neurons, logits [T, N, K]."""
+    """What a network did: spikes [T, N, F] (bool) of every layer of neurons, logits [T, N, K]."""
 
     spikes: Mapping[str, Tensor]
     logits: Tensor
@@ -36,8 +36,8 @@ def record(network: nn.Module, x: Tensor, timesteps: int | None = None) -> Recor
         spikes, value = {}, x
         for name, value in network.run(x, timesteps):
             if isinstance(network.nodes[name], LIF):
-                spikes[name] = value > 0
-        logits = value.expand(timesteps or len(x), *value.shape[1:]) * network.logit_unit
+                spikes[name] = value.flatten(2) > 0
+        logits = value.expand(timesteps or len(x), *value.shape[1:]).flatten(2) * network.logit_unit
         return Record(spikes, logits)
     kept: dict[str, Tensor] = {}
     hooks = []
@@ -45,7 +45,7 @@ def record(network: nn.Module, x: Tensor, timesteps: int | None = None) -> Recor
         if isinstance(module, Soma):
 
             def keep(_: nn.Module, __: object, output: Tensor, name: str = path.replace(".", "_")) -> None:
-                kept[name] = output > 0
+                kept[name] = output.flatten(2) > 0
 
             hooks.append(module.register_forward_hook(keep))
     was_training = network.training

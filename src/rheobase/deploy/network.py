@@ -106,7 +106,7 @@ class Network(nn.Module):
         timesteps = check_timesteps(x, timesteps)
         for _, value in self.run(x, timesteps):  # noqa: B007 (the last one is the result)
             pass
-        return value.expand(timesteps, *value.shape[1:]) * self.logit_unit
+        return value.expand(timesteps, *value.shape[1:]).flatten(2) * self.logit_unit
 
     def run(self, x: Tensor, timesteps: int | None = None) -> Iterator[tuple[str, Tensor]]:
         """Every node with its output [T, N, ...] ([1, N, ...] where all steps are equal), in order of execution."""
@@ -124,7 +124,7 @@ class Network(nn.Module):
 
         for _, value in self._walk(x[None], fire):  # noqa: B007 (the last one is the result)
             pass
-        return value[0] * self.logit_unit, after
+        return value[0].flatten(1) * self.logit_unit, after
 
     def _walk(self, x: Tensor, fire: Callable[[str, LIF, Tensor], Tensor]) -> Iterator[tuple[str, Tensor]]:
         last_use = {source: name for name, sources in self.inputs.items() for source in sources}

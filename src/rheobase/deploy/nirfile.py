@@ -1,0 +1,257 @@
+"""Reads NIR files with NumPy and h5py alone, and does not trust them.
+
+A NIR file is HDF5: nodes with arrays, and edges between them. Links, storage in other files, foreign compression and
+sizes beyond what the file could hold are refused, before any memory is spent on them.
+"""
+
+import zlib
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Shape = tuple[int, ...]
+Values = dict[str, NDArray[Any]]
+
+KINDS = {
+    "Conv2d": ("weight", "bias", "stride", "padding", "dilation", "groups"),
+    "Affine": ("weight", "bias"),
+    "AvgPool2d": ("kernel_size", "stride", "padding"),
+    "SumPool2d": ("kernel_size", "stride", "padding"),
+    "Flatten": ("start_dim", "end_dim"),
+    "LIF": ("tau", "r", "v_leak", "v_threshold", "v_reset"),
+    "Input": ("shape",),
+    "Output": ("shape",),
+}
+MAX_ELEMENTS = 2**27  # of one layer's output
+
+
+@dataclass(frozen=True)
+class Node:
+    kind: str
+    sources: tuple[str, ...]
+    shape: Shape  # of its output
+    values: Values
+
+
+@dataclass(frozen=True)
+class Graph:
+    nodes: dict[str, Node]  # in order of execution: the first is the input, the last the output
+    metadata: dict[str, float | str]
+
+
+def read(path: str | Path) -> Graph:
+    """Read a NIR file; a ValueError says what is wrong with one that is damaged or hostile."""
+    try:
+        import h5py
+    except ImportError as error:
+        raise ValueError("reading NIR files needs the package h5py; install rheobase[nir]") from error
+    path = Path(path)
+    if not path.is_file():
+        raise ValueError(f"{path}: no such file")
+    try:
+        with h5py.File(path, "r") as file:
+            reader = _Reader(budget=max(2**28, 64 * path.stat().st_size))
+            root = reader.group(file, "node")
+            if reader.text(root, "type") != "NIRGraph":
+                raise ValueError("its root is no NIRGraph")
+            raw = {name: reader.node(root["nodes"], name) for name in reader.names(root, "nodes")}
+            edges = [tuple(edge) for edge in reader.strings(root, "edges").reshape(-1, 2).tolist()]
+            return Graph(_ordered(raw, edges), reader.metadata(root))
+    except ValueError as error:
+        raise ValueError(f"{path}: not a NIR file that can be run: {error}") from error
+    except Exception as error:  # HDF5 answers damage with many kinds of errors
+        raise ValueError(f"{path}: damaged, or not a NIR file: {type(error).__name__}: {error}") from error
+
+
+class _Reader:
+    """Reads plain arrays and strings, at most `budget` bytes of them, and nothing from outside the file."""
+
+    def __init__(self, budget: int) -> None:
+        self.budget = budget
+
+    def child(self, parent: Any, name: str) -> Any:
+        import h5py
+
+        link = parent.get(name, getlink=True)
+        if link is None:
+            raise ValueError(f"'{parent.name}/{name}' is missing")
+        if type(link) is not h5py.HardLink:
+            raise ValueError(f"'{parent.name}/{name}' is a link to elsewhere")
+        return parent[name]
+
+    def group(self, parent: Any, name: str) -> Any:
+        import h5py
+
+        child = self.child(parent, name)
+        if not isinstance(child, h5py.Group):
+            raise ValueError(f"'{parent.name}/{name}' is no group")
+        return child
+
+    def names(self, parent: Any, name: str) -> list[str]:
+        return list(self.group(parent, name))
+
+    def strings(self, parent: Any, name: str) -> NDArray[Any]:
+        import h5py
+
+        data = self.child(parent, name)
+        if h5py.check_string_dtype(data.dtype) is None:
+            raise ValueError(f"'{parent.name}/{name}' is no text")
+        self._pay(data)
+        return np.asarray(data.asstr()[()], dtype=object)
+
+    def text(self, parent: Any, name: str) -> str:
+        return str(self.strings(parent, name).item())
+
+    def metadata(self, parent: Any) -> dict[str, float | str]:
+        import h5py
+
+        if "metadata" not in parent:
+            return {}
+        group = self.group(parent, "metadata")
+        found: dict[str, float | str] = {}
+        for name in group:
+            is_text = h5py.check_string_dtype(self.child(group, name).dtype) is not None
+            found[name] = self.text(group, name) if is_text else float(self.array(group, name).item())
+        return found
+
+    def node(self, parent: Any, name: str) -> tuple[str, dict[str, NDArray[Any]]]:
+        group = self.group(parent, name)
+        kind = self.text(group, "type")
+        if kind not in KINDS:
+            raise ValueError(f"node '{name}' is a {kind}; expected one of {', '.join(KINDS)}")
+        return kind, {key: self.array(group, key) for key in KINDS[kind]}
+
+    def array(self, parent: Any, name: str) -> NDArray[Any]:
+        data = self.child(parent, name)
+        if data.dtype.kind not in "fiu":
+            raise ValueError(f"'{parent.name}/{name}' holds no numbers")
+        self._pay(data)
+        values = self._inflate(data) if data.compression == "gzip" else np.asarray(data[()])
+        if not np.isfinite(values).all():
+            raise ValueError(f"'{parent.name}/{name}' is not finite")
+        return values
+
+    def _pay(self, data: Any) -> None:
+        if data.external or data.is_virtual:
+            raise ValueError(f"'{data.name}' is stored in another file")
+        if data.compression not in (None, "gzip") or data.shuffle or data.fletcher32 or data.scaleoffset is not None:
+            raise ValueError(f"'{data.name}' is compressed in an unknown way")
+        self.budget -= max(data.nbytes, prod(data.chunks or ()) * data.dtype.itemsize)
+        if self.budget < 0:
+            raise ValueError(f"'{data.name}' claims {data.nbytes} bytes, too many for a file of this size")
+
+    @staticmethod
+    def _inflate(data: Any) -> NDArray[Any]:
+        """Unpack gzip here: HDF5 would let a chunk grow beyond its declared size."""
+        values = np.zeros(data.shape, data.dtype)
+        size = prod(data.chunks) * data.dtype.itemsize
+        for index in range(data.id.get_num_chunks()):
+            offset = data.id.get_chunk_info(index).chunk_offset
+            skipped, packed = data.id.read_direct_chunk(offset)
+            unpacked = packed if skipped else zlib.decompressobj().decompress(packed, size + 1)
+            if len(unpacked) != size:
+                raise ValueError(f"'{data.name}' has a chunk of a wrong size")
+            chunk = np.frombuffer(unpacked, data.dtype).reshape(data.chunks)
+            place = tuple(slice(o, o + c) for o, c in zip(offset, data.chunks, strict=True))
+            values[place] = chunk[tuple(slice(0, n) for n in values[place].shape)]
+        return values
+
+
+def _ordered(raw: dict[str, tuple[str, Values]], edges: list[tuple[str, ...]]) -> dict[str, Node]:
+    """Nodes in order of execution, with checked shapes."""
+    sources: dict[str, list[str]] = {name: [] for name in raw}
+    for a, b in edges:
+        if a not in raw or b not in raw:
+            raise ValueError(f"an edge leads from '{a}' to '{b}', which are not both nodes")
+        sources[b].append(a)
+    kinds = [kind for kind, _ in raw.values()]
+    if kinds.count("Input") != 1 or kinds.count("Output") != 1:
+        raise ValueError(f"expected one Input and one Output, got {kinds.count('Input')} and {kinds.count('Output')}")
+    nodes: dict[str, Node] = {}
+    waiting = sorted(raw, key=lambda name: (raw[name][0] != "Input", raw[name][0] == "Output"))
+    while waiting:
+        ready = [name for name in waiting if all(source in nodes for source in sources[name])]
+        if not ready:
+            raise ValueError(f"the nodes {', '.join(sorted(waiting))} wait for each other")
+        for name in ready:
+            kind, values = raw[name]
+            if (kind == "Input") != (not sources[name]) or (len(sources[name]) > 1 and kind != "LIF"):
+                raise ValueError(f"node '{name}' ({kind}) has {len(sources[name])} inputs")
+            shapes = [nodes[source].shape for source in sources[name]]
+            try:
+                shape = _output_shape(kind, values, shapes)
+            except (ValueError, IndexError, TypeError, OverflowError) as error:
+                raise ValueError(f"node '{name}' ({kind}): {error}") from error
+            nodes[name] = Node(kind, tuple(sources[name]), shape, values)
+        waiting = [name for name in waiting if name not in nodes]
+    if next(reversed(nodes.values())).kind != "Output":
+        raise ValueError("a node does not lead to the output")
+    return nodes
+
+
+def _output_shape(kind: str, values: Values, shapes: list[Shape]) -> Shape:
+    """The shape of a node's output; a ValueError if its arrays do not fit each other or its input."""
+    if kind == "Input":
+        shape = tuple(int(n) for n in values["shape"].ravel())
+    elif kind == "Affine":
+        weight = _expect(values["weight"], 2)
+        _expect(values["bias"], 1)
+        if shapes[0] != weight.shape[1:] or values["bias"].shape != weight.shape[:1]:
+            raise ValueError(f"weight {list(weight.shape)} does not fit its input {list(shapes[0])} or its bias")
+        shape = weight.shape[:1]
+    elif kind == "Conv2d":
+        weight = _expect(values["weight"], 4)
+        if len(shapes[0]) != 3 or shapes[0][0] != weight.shape[1] or values["bias"].shape != weight.shape[:1]:
+            raise ValueError(f"weight {list(weight.shape)} does not fit its input {list(shapes[0])} or its bias")
+        if set(values["dilation"].ravel().tolist()) != {1} or values["groups"].item() != 1:
+            raise ValueError("dilation and groups are not supported")
+        shape = (weight.shape[0], *_slide(values, weight.shape[2:], shapes[0]))
+    elif kind in ("AvgPool2d", "SumPool2d"):
+        shape = (shapes[0][0], *_slide(values, tuple(_pair(values["kernel_size"], 1)), shapes[0]))
+    elif kind == "Flatten":
+        if (values["start_dim"].item(), values["end_dim"].item()) not in ((0, -1), (0, len(shapes[0]) - 1)):
+            raise ValueError("expected to flatten all dimensions")
+        shape = (prod(shapes[0]),)
+    elif kind == "LIF":
+        shape = shapes[0]
+        for key in KINDS["LIF"]:
+            if values[key].shape != shape:
+                raise ValueError(f"{key} has the shape {list(values[key].shape)}, its input {list(shape)}")
+        if any(other != shape for other in shapes) or not (values["tau"] > 0).all():
+            raise ValueError("its inputs differ in shape, or tau is not positive")
+    else:
+        shape = shapes[0]
+    if not shape or min(shape) < 1 or prod(shape) > MAX_ELEMENTS:
+        raise ValueError(f"an output of the shape {list(shape)} is empty or too large")
+    return shape
+
+
+def _expect(values: NDArray[Any], ndim: int) -> NDArray[Any]:
+    if values.ndim != ndim or 0 in values.shape:
+        raise ValueError(f"expected {ndim} dimensions, got {list(values.shape)}")
+    return values
+
+
+def _pair(values: NDArray[Any], least: int) -> list[int]:
+    """Two integers; one stands for two equal ones."""
+    found = [int(v) for v in values.ravel()]
+    pair = found * 2 if len(found) == 1 else found
+    if len(pair) != 2 or min(pair) < least:
+        raise ValueError(f"expected two integers of at least {least}, got {found}")
+    return pair
+
+
+def _slide(values: Values, kernel: Shape, size: Shape) -> Shape:
+    """Height and width after sliding a window; stores stride, padding and kernel size as pairs."""
+    values["stride"], values["padding"] = np.array(_pair(values["stride"], 1)), np.array(_pair(values["padding"], 0))
+    values["kernel_size"] = np.array(kernel)
+    if max(values["padding"].tolist()) > max(kernel):
+        raise ValueError(f"a padding of {values['padding'].tolist()} is larger than the kernel {list(kernel)}")
+    return tuple(
+        (n + 2 * p - k) // s + 1
+        for n, k, s, p in zip(size[1:], kernel, values["stride"].tolist(), values["padding"].tolist(), strict=True)
+    )

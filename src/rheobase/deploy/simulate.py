@@ -1,0 +1,178 @@
+"""The reference simulator: runs an exported NIR file event by event and counts what it does.
+
+It is an independent reading of the file, with NumPy and h5py alone: a spike adds the weights of its own synapses to
+the neurons they reach, a weight of zero is no synapse, silent neurons cost nothing.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rheobase.deploy.nirfile import Graph, Node
+
+Array = NDArray[np.float64]
+
+
+@dataclass
+class Operations:
+    """Additions and multiplications done, in synapses and in neurons."""
+
+    additions: int = 0
+    multiplications: int = 0
+
+
+@dataclass
+class Simulation:
+    logits: Array  # [T, K]
+    spikes: dict[str, NDArray[np.bool_]]  # [T, ...] of every LIF node
+    operations: dict[str, Operations]  # of every node, over all steps
+
+
+def simulate(graph: Graph, x: NDArray[Any], timesteps: int | None = None) -> Simulation:
+    """Run one image [C, H, W] for `timesteps` steps, or a sequence [T, C, H, W]."""
+    (_, inlet), *_ = graph.nodes.items()
+    if x.shape[-3:] != inlet.shape or x.ndim not in (3, 4) or (x.ndim == 3) == (timesteps is None):
+        raise ValueError(
+            f"expected an image {list(inlet.shape)} with timesteps, or a sequence of such images, got {list(x.shape)}"
+        )
+    steps = np.broadcast_to(x, (timesteps, *x.shape)) if timesteps is not None else x
+    machine = {name: _Layer(node, graph.metadata) for name, node in graph.nodes.items()}
+    logits = []
+    spikes: dict[str, list[NDArray[np.bool_]]] = {name: [] for name, n in graph.nodes.items() if n.kind == "LIF"}
+    for x_t in steps:
+        values: dict[str, Array] = {}
+        for name, node in graph.nodes.items():
+            inputs = [values[source] for source in node.sources] or [_rounded(x_t, graph.metadata)]
+            values[name] = machine[name].step(inputs)
+            if name in spikes:
+                spikes[name].append(values[name] != 0)
+        logits.append(values[name].ravel() * float(graph.metadata.get("logit_unit", 1.0)))
+    return Simulation(
+        np.stack(logits),
+        {name: np.stack(s) for name, s in spikes.items()},
+        {name: layer.done for name, layer in machine.items()},
+    )
+
+
+def _rounded(x: NDArray[Any], metadata: dict[str, float | str]) -> Array:
+    """A quantised network reads multiples of its input unit, at most 127 of them."""
+    if "input_unit" not in metadata:
+        return x.astype(np.float64)
+    return np.clip(np.rint(x.astype(np.float64) / float(metadata["input_unit"])), -127, 127)
+
+
+class _Layer:
+    """One node at work: its state and its counts."""
+
+    def __init__(self, node: Node, metadata: dict[str, float | str]) -> None:
+        self.node, self.done = node, Operations()
+        self.bits = metadata.get("fraction_bits")
+        if node.kind == "LIF":
+            self.v = np.zeros(node.shape)
+            gain = float(metadata["dt"]) / node.values["tau"]
+            self.decay, self.r = 1 - gain, gain * node.values["r"]
+            if self.bits is not None:  # exact numbers behind the rounding of tau and r
+                one = 2.0 ** float(self.bits)
+                self.decay, self.r = np.rint(self.decay * one) / one, np.ones(node.shape)
+        if node.kind == "Conv2d":
+            self.synapses = _Synapses(node.values["weight"])
+            self.stride, self.padding = node.values["stride"].tolist(), node.values["padding"].tolist()
+        if node.kind == "Affine":  # a 1x1 convolution of a single pixel
+            self.synapses = _Synapses(node.values["weight"][:, :, None, None])
+            self.stride, self.padding = [1, 1], [0, 0]
+
+    def step(self, inputs: list[Array]) -> Array:
+        kind = self.node.kind
+        if kind == "LIF":
+            return self._fire(inputs)
+        x = inputs[0]
+        if kind == "Conv2d":
+            return self._synapse(x)
+        if kind == "Affine":
+            return self._synapse(x[:, None, None]).reshape(self.node.shape)
+        if kind in ("AvgPool2d", "SumPool2d"):
+            return self._pool(x)
+        return x.reshape(self.node.shape)
+
+    def _synapse(self, x: Array) -> Array:
+        out_channels, height, width = self.node.shape if len(self.node.shape) == 3 else (*self.node.shape, 1, 1)
+        current = np.zeros(height * width * out_channels)
+        events = np.nonzero(x)
+        amount = x[events]
+        multiplied = bool((amount != 1).any())  # spikes are ones: they only add
+        kernel = self.synapses.kernel
+        for position, which, (ky, kx) in _reached(events, kernel, self.stride, self.padding, (height, width)):
+            target, weight, origin = self.synapses.of(events[0][which], ky, kx)
+            if multiplied:
+                weight = weight * amount[which][origin]
+                self.done.multiplications += len(weight)
+            self.done.additions += len(weight)
+            current += np.bincount(position[origin] * out_channels + target, weight, len(current))
+        bias = self.node.values["bias"]
+        self.done.additions += height * width * int(np.count_nonzero(bias))
+        return current.reshape(height, width, out_channels).transpose(2, 0, 1) + bias[:, None, None]
+
+    def _pool(self, x: Array) -> Array:
+        values = self.node.values
+        channels, height, width = self.node.shape
+        kernel, stride, padding = (values[k].tolist() for k in ("kernel_size", "stride", "padding"))
+        total = np.zeros(self.node.shape)
+        events = np.nonzero(x)
+        for position, which, _ in _reached(events, kernel, stride, padding, (height, width)):
+            np.add.at(total.reshape(channels, -1), (events[0][which], position), x[events][which])
+            self.done.additions += len(position)
+        if self.node.kind == "AvgPool2d":
+            self.done.multiplications += int(np.count_nonzero(total))
+            total /= prod(kernel)
+        return total
+
+    def _fire(self, inputs: list[Array]) -> Array:
+        values = self.node.values
+        current = np.sum(inputs, axis=0)
+        charged = int(np.count_nonzero(self.v))
+        self.done.multiplications += charged
+        self.done.additions += charged + (len(inputs) - 1) * current.size
+        v = self.decay * self.v
+        if self.bits is not None:
+            v = np.floor(v * 2.0 ** float(self.bits)) / 2.0 ** float(self.bits)
+        v = v + self.r * current + (1 - self.decay) * values["v_leak"]
+        fired = v > values["v_threshold"]
+        self.v = np.where(fired, values["v_reset"], v)
+        return fired.astype(np.float64)
+
+
+class _Synapses:
+    """The weights that are not zero, grouped by where their spike comes from: channel and place in the kernel."""
+
+    def __init__(self, weight: NDArray[Any]) -> None:
+        outgoing = weight.astype(np.float64).transpose(2, 3, 1, 0)  # [kh, kw, C, O]
+        self.kernel = list(outgoing.shape[:2])
+        *group, self.targets = np.nonzero(outgoing)
+        self.weights = outgoing[*group, self.targets]
+        self.counts = np.count_nonzero(outgoing, axis=3)
+        self.starts = (np.cumsum(self.counts) - self.counts.ravel()).reshape(self.counts.shape)
+
+    def of(self, channels: NDArray[Any], ky: int, kx: int) -> tuple[NDArray[Any], Array, NDArray[Any]]:
+        """For spikes in these channels: output channel, weight, and index of the spike, one entry per synapse."""
+        counts = self.counts[ky, kx][channels]
+        origin = np.repeat(np.arange(len(channels)), counts)
+        within = np.arange(len(origin)) - np.repeat(np.cumsum(counts) - counts, counts)
+        chosen = self.starts[ky, kx][channels][origin] + within
+        return self.targets[chosen], self.weights[chosen], origin
+
+
+def _reached(
+    events: tuple[NDArray[Any], ...], kernel: list[int], stride: list[int], padding: list[int], size: tuple[int, int]
+) -> Iterator[tuple[NDArray[Any], NDArray[Any], tuple[int, int]]]:
+    """For every place in the kernel: the positions it lets spikes reach, which spikes, and the place."""
+    for ky in range(kernel[0]):
+        for kx in range(kernel[1]):
+            y, y_rest = np.divmod(events[1] + padding[0] - ky, stride[0])
+            x, x_rest = np.divmod(events[2] + padding[1] - kx, stride[1])
+            inside = (y >= 0) & (y < size[0]) & (x >= 0) & (x < size[1])
+            which = np.nonzero((y_rest == 0) & (x_rest == 0) & inside)[0]
+            yield y[which] * size[1] + x[which], which, (ky, kx)
