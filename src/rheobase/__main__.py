@@ -1,0 +1,3 @@
+from rheobase.cli import main
+
+main()

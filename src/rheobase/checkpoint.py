@@ -1,0 +1,131 @@
+"""Checkpoints that survive a kill at any moment, and never run code when loaded.
+
+A checkpoint is a folder named after its step: safetensors files, `state.json`, and `SHA256SUMS` over all of them. It is
+written beside its place and renamed into it when complete. Files above `part_bytes` are cut into parts, which `cat`
+joins again.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+from torch import Tensor
+
+KEEP = 2
+SUMS = "SHA256SUMS"
+
+Tensors = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    path: Path
+    step: int
+    tensors: dict[str, Tensors]
+    """For every safetensors file, by its name without suffix."""
+    state: dict[str, Any]
+
+
+def save(
+    folder: Path, step: int, tensors: dict[str, Tensors], state: dict[str, Any], *, part_bytes: int | None = None
+) -> Path:
+    """Write checkpoint `step` into `folder` and remove all but the newest two."""
+    path = folder / f"{step:08d}"
+    files = {f"{name}.safetensors": safetensors.torch.save(_plain(group)) for name, group in tensors.items()}
+    files["state.json"] = (json.dumps(state, indent=1, sort_keys=True) + "\n").encode()
+    pieces = {piece: content for name, data in files.items() for piece, content in _pieces(name, data, part_bytes)}
+    temporary = folder / f".{path.name}.incomplete"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        _remove(temporary)
+        temporary.mkdir()
+        for name, content in pieces.items():
+            _write(temporary / name, content)
+        _write(temporary / SUMS, _sums(pieces))
+        _remove(path)
+        temporary.rename(path)
+        _flush_folder(folder)
+    except OSError as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise OSError(f"could not write checkpoint {path}: {error.strerror}; earlier checkpoints are intact") from error
+    for old in _steps(folder)[KEEP:]:
+        _remove(old)
+    return path
+
+
+def load(path: Path) -> Checkpoint:
+    """The checkpoint at `path`; a damaged one raises a ValueError."""
+    try:
+        pieces = {p.name: p.read_bytes() for p in sorted(path.iterdir()) if p.name != SUMS}
+        if (path / SUMS).read_bytes() != _sums(pieces):
+            raise ValueError(f"checkpoint {path} is damaged: its files do not match {SUMS}")
+    except OSError as error:
+        raise ValueError(f"checkpoint {path} cannot be read: {error.strerror}") from None
+    files: dict[str, bytes] = {}
+    for name, content in pieces.items():
+        whole = name.partition(".part")[0]
+        files[whole] = files.get(whole, b"") + content
+    state = json.loads(files.pop("state.json"))
+    tensors = {name.removesuffix(".safetensors"): safetensors.torch.load(data) for name, data in files.items()}
+    return Checkpoint(path, int(path.name), tensors, state)
+
+
+def latest(folder: Path) -> Checkpoint | None:
+    """The newest good checkpoint in `folder`, with a warning for every damaged one before it; None if there is none."""
+    for path in _steps(folder):
+        try:
+            return load(path)
+        except ValueError as error:
+            warnings.warn(f"{error}; trying the one before", stacklevel=2)
+    return None
+
+
+def _steps(folder: Path) -> list[Path]:
+    """Newest first."""
+    if not folder.is_dir():
+        return []
+    return sorted((p for p in folder.iterdir() if p.name.isdigit()), key=lambda p: int(p.name), reverse=True)
+
+
+def _plain(tensors: Tensors) -> Tensors:
+    return {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
+
+
+def _pieces(name: str, data: bytes, part_bytes: int | None) -> Iterator[tuple[str, bytes]]:
+    if part_bytes is None or len(data) <= part_bytes:
+        yield name, data
+        return
+    for i, start in enumerate(range(0, len(data), part_bytes)):
+        yield f"{name}.part{i:04d}", data[start : start + part_bytes]
+
+
+def _sums(pieces: dict[str, bytes]) -> bytes:
+    return "".join(f"{hashlib.sha256(pieces[name]).hexdigest()}  {name}\n" for name in sorted(pieces)).encode()
+
+
+def _write(path: Path, content: bytes) -> None:
+    with open(path, "xb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _flush_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _remove(path: Path) -> None:
+    if path.exists():
+        shutil.rmtree(path)

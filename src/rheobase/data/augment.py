@@ -1,0 +1,34 @@
+"""Augmentation of whole batches on their device.
+
+Every function takes images [N, C, H, W] (or sequences [T, N, C, H, W]) and uniform random numbers u [N, columns] in
+[0, 1): what happens to an image depends on its own row alone, whatever the batch, device or process it is in.
+"""
+
+import torch
+from torch import Tensor
+
+COLUMNS = 5  # crop 2, flip 1, cutout 2
+
+
+def crop_flip(images: Tensor, u: Tensor, *, padding: int, flip: bool) -> Tensor:
+    """Shift by up to `padding` pixels in both directions, zeros coming in, and mirror every other image."""
+    height, width = images.shape[-2:]
+    shift_y, shift_x = ((u[:, i] * (2 * padding + 1)).floor().long() - padding for i in (0, 1))
+    y = torch.arange(height, device=u.device) + shift_y[:, None]
+    x = torch.arange(width, device=u.device) + shift_x[:, None]
+    if flip:
+        x = torch.where(u[:, 2:3] < 0.5, x.flip(1), x)
+    inside = ((y >= 0) & (y < height))[:, :, None] & ((x >= 0) & (x < width))[:, None, :]
+    n = torch.arange(len(u), device=u.device)[:, None, None]
+    moved = images.movedim(-3, -1)[..., n, y.clamp(0, height - 1)[:, :, None], x.clamp(0, width - 1)[:, None, :], :]
+    return (moved * inside[..., None]).movedim(-1, -3)
+
+
+def cutout(images: Tensor, u: Tensor, *, size: int) -> Tensor:
+    """Set a square of `size` pixels around a random centre to zero (the mean, after normalisation)."""
+    height, width = images.shape[-2:]
+    top, left = ((u[:, i] * extent).floor() - size // 2 for i, extent in ((0, height), (1, width)))
+    y = torch.arange(height, device=u.device) - top[:, None]
+    x = torch.arange(width, device=u.device) - left[:, None]
+    square = ((y >= 0) & (y < size))[:, :, None] & ((x >= 0) & (x < size))[:, None, :]
+    return images.masked_fill(square[:, None], 0)

@@ -1,0 +1,81 @@
+"""Batches for training and testing: on the device, augmented there, the same whatever the number of processes.
+
+Order and augmentation of an epoch follow from seed and epoch alone, so a run can continue anywhere, exactly.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rheobase.data.augment import COLUMNS, crop_flip, cutout
+from rheobase.data.dataset import Dataset, Split
+from rheobase.recipes import Recipe
+
+TEST_BATCH = 256
+
+
+def generator(*key: int) -> torch.Generator:
+    """A random generator on the CPU for that key; similar keys give unrelated numbers."""
+    return torch.Generator().manual_seed(int(np.random.SeedSequence(key).generate_state(1)[0]))
+
+
+class Feed:
+    """Batches of process `rank` of `world`: every process takes its share of the same global batch."""
+
+    def __init__(
+        self, dataset: Dataset, recipe: Recipe, device: torch.device, dtype: torch.dtype, rank: int = 0, world: int = 1
+    ) -> None:
+        if len(dataset.train) < world or recipe.batch_size < world:
+            raise ValueError(
+                f"{world} processes need at least as many images in a batch: the data set has {len(dataset.train)}, "
+                f"a batch {recipe.batch_size}"
+            )
+        self.recipe, self.device, self.dtype = recipe, device, dtype
+        self.rank, self.world = rank, world
+        self.train, self.test = (Split(s.images.to(device), s.labels.to(device)) for s in (dataset.train, dataset.test))
+        self.mean, self.std = (
+            torch.tensor(v, dtype=dtype, device=device).view(-1, 1, 1) for v in (dataset.mean, dataset.std)
+        )
+        full, rest = divmod(len(dataset.train), recipe.batch_size)
+        # A last, smaller batch is used where every process gets at least two images of it: statistics need them.
+        self.steps = full + (rest >= 2 * world or full == 0)
+
+    def training(self, epoch: int, first: int = 0) -> Iterator[tuple[Tensor, Tensor, float]]:
+        """Images, labels and this process's weight in the mean loss (1 on average), from step `first` of the epoch."""
+        n, size = len(self.train), self.recipe.batch_size
+        random = generator(self.recipe.seed, epoch)
+        order = torch.randperm(n, generator=random).to(self.device)
+        uniform = torch.rand(n, COLUMNS, generator=random).to(self.device)
+        for step in range(first, self.steps):
+            start, stop = step * size, min((step + 1) * size, n)
+            own = self._share(start, stop)
+            index = order[own]
+            images = self._augmented(self.train.images[index], uniform[own], self.recipe.timesteps_at(epoch))
+            yield images, self.train.labels[index], len(index) * self.world / (stop - start)
+
+    def testing(self) -> Iterator[tuple[Tensor, Tensor]]:
+        own = self._share(0, len(self.test))
+        for start in range(own.start, own.stop, TEST_BATCH):
+            part = slice(start, min(start + TEST_BATCH, own.stop))
+            images = self._normalised(self._steps_first(self.test.images[part], self.recipe.timesteps))
+            yield images, self.test.labels[part]
+
+    def _share(self, start: int, stop: int) -> slice:
+        n = stop - start
+        return slice(start + n * self.rank // self.world, start + n * (self.rank + 1) // self.world)
+
+    def _augmented(self, images: Tensor, u: Tensor, timesteps: int) -> Tensor:
+        recipe = self.recipe
+        images = self._steps_first(images, timesteps)
+        if recipe.padding or recipe.flip:
+            images = crop_flip(images, u[:, :3], padding=recipe.padding, flip=recipe.flip)
+        images = self._normalised(images)
+        return cutout(images, u[:, 3:5], size=recipe.cutout) if recipe.cutout else images
+
+    def _normalised(self, images: Tensor) -> Tensor:
+        return (images.to(self.dtype) - self.mean) / self.std
+
+    def _steps_first(self, images: Tensor, timesteps: int) -> Tensor:
+        return images if images.ndim == 4 else images[:, :timesteps].movedim(1, 0)

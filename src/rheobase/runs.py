@@ -1,0 +1,144 @@
+"""The folder of a run: recipe, data description, environment, metrics, checkpoints. Plain text and safetensors."""
+
+import json
+import platform
+import subprocess
+from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rheobase import checkpoint
+from rheobase.checkpoint import Checkpoint
+from rheobase.data import Dataset
+from rheobase.models import SpikingNet, build
+from rheobase.recipes import Recipe
+
+Row = dict[str, Any]  # the metrics of one epoch
+
+
+class Run:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.checkpoints = folder / "checkpoints"
+        self.metrics = folder / "metrics.jsonl"
+
+    @classmethod
+    def create(cls, folder: Path | None, recipe: Recipe, dataset: Dataset, device: torch.device) -> "Run":
+        """A new run in `folder`, or else in the first free `runs/<recipe>-<number>`."""
+        if folder is None:
+            taken = {p.name for p in Path("runs").glob(f"{recipe.name}-*")}
+            number = next(i for i in range(1, len(taken) + 2) if f"{recipe.name}-{i}" not in taken)
+            folder = Path("runs") / f"{recipe.name}-{number}"
+        elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise ValueError(f"{folder} is not an empty folder; choose another one, or resume the run in it")
+        description = {
+            "name": dataset.name,
+            "classes": dataset.classes,
+            "channels": dataset.channels,
+            "size": dataset.size,
+            "mean": dataset.mean,
+            "std": dataset.std,
+        }
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            _write_json(folder / "recipe.json", asdict(recipe))
+            _write_json(folder / "data.json", description)
+            _write_json(folder / "environment.json", environment(device))
+        except OSError as error:
+            raise OSError(f"cannot write to {folder}: {error.strerror}; choose another folder with --out") from error
+        return cls(folder)
+
+    def recipe(self) -> Recipe:
+        return Recipe(**self._read_json("recipe.json"))
+
+    def network(self) -> SpikingNet:
+        """The network of this run, without its weights."""
+        return network_for(self.recipe(), self._read_json("data.json"))
+
+    def append(self, row: Row) -> None:
+        with open(self.metrics, "a") as file:
+            file.write(json.dumps(row) + "\n")
+
+    def rows(self) -> list[Row]:
+        if not self.metrics.exists():
+            return []
+        lines = self.metrics.read_text().splitlines(keepends=True)
+        return [json.loads(line) for line in lines if line.endswith("\n")]  # a kill can leave half a line
+
+    def keep_rows(self, epochs: int) -> None:
+        """Forget metrics of epochs after the first `epochs`: they will be run again."""
+        rows = [row for row in self.rows() if row["epoch"] <= epochs]
+        self.metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    def latest(self) -> Checkpoint:
+        found = checkpoint.latest(self.checkpoints)
+        if found is None:
+            raise ValueError(f"{self.folder} has no usable checkpoint; start the run again in another folder")
+        return found
+
+    def _read_json(self, name: str) -> dict[str, Any]:
+        path = self.folder / name
+        try:
+            return json.loads(path.read_text())
+        except FileNotFoundError:
+            raise ValueError(f"{self.folder} is not the folder of a run: it has no {name}") from None
+        except ValueError:
+            raise ValueError(f"{path} is not valid JSON; restore it or start the run again") from None
+
+
+def network_for(recipe: Recipe, data: dict[str, Any]) -> SpikingNet:
+    return build(
+        recipe.network,
+        num_classes=len(data["classes"]),
+        in_channels=data["channels"],
+        image_size=data["size"],
+        decay=recipe.decay,
+        v_th=recipe.v_th,
+        width=recipe.width,
+        memory=recipe.memory,
+    )
+
+
+def load_network(folder: Path) -> SpikingNet:
+    """The trained network of the run in `folder`, ready for inference."""
+    run = Run(folder)
+    network = run.network()
+    network.load_state_dict(run.latest().tensors["weights"])
+    return network.eval()
+
+
+def environment(device: torch.device) -> dict[str, Any]:
+    packages: dict[str, str | None] = {}
+    for name in ("rheobase", "torch", "numpy", "triton", "safetensors"):
+        try:
+            packages[name] = version(name)
+        except PackageNotFoundError:
+            packages[name] = None
+    return {
+        "packages": packages,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine(),
+        "threads": torch.get_num_threads(),
+        "git": _git_state(),
+    }
+
+
+def _git_state() -> dict[str, Any] | None:
+    """Commit of the source this package runs from, and whether it was changed; None outside a checkout."""
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(Path(__file__).parent), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        return {"commit": git("rev-parse", "HEAD"), "changed": bool(git("status", "--porcelain"))}
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def _write_json(path: Path, content: Any) -> None:
+    path.write_text(json.dumps(content, indent=1) + "\n")

@@ -1,0 +1,71 @@
+"""Sizes of a network, computed from shapes alone: nothing is allocated."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from rheobase.models import MODELS, build
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A synapse: a convolution or fully connected layer, for one image and one timestep."""
+
+    name: str
+    parameters: int
+    multiplications: int
+
+
+def synapses(network: nn.Module, shape: tuple[int, ...]) -> list[Layer]:
+    """Every synapse of a network on the meta device, for one image of `shape` [C, H, W]."""
+    found = []
+
+    def hook(name: str, module: nn.Module, output: Tensor) -> None:
+        weight = module.weight
+        assert isinstance(weight, Tensor)
+        positions = output.numel() // output.shape[2]
+        found.append(Layer(name, sum(p.numel() for p in module.parameters()), weight.numel() * positions))
+
+    handles = [
+        module.register_forward_hook(lambda m, _, output, name=name: hook(name, m, output))
+        for name, module in network.named_modules()
+        if isinstance(module, nn.Conv2d | nn.Linear)
+    ]
+    with torch.no_grad():
+        network.eval()(torch.empty(1, *shape, device="meta"), timesteps=1)
+    for handle in handles:
+        handle.remove()
+    return found
+
+
+@dataclass(frozen=True)
+class Summary:
+    name: str
+    purpose: str
+    shape: tuple[int, ...]
+    layers: int
+    parameters: int
+    multiplications: int
+
+
+def summary(name: str) -> Summary:
+    """Sizes of a network of `MODELS` at its default input; shortcuts do not count as layers."""
+    with torch.device("meta"):
+        network = build(name)
+    shape = default_input(name)
+    layers = synapses(network, shape)
+    return Summary(
+        name=name,
+        purpose=(MODELS[name].__doc__ or "").strip().splitlines()[0],
+        shape=shape,
+        layers=sum("shortcut" not in layer.name for layer in layers),
+        parameters=sum(p.numel() for p in network.parameters()),
+        multiplications=sum(layer.multiplications for layer in layers),
+    )
+
+
+def default_input(name: str) -> tuple[int, ...]:
+    """[C, H, W] of the images a network takes unless told otherwise."""
+    defaults = dict(zip(("num_classes", "in_channels", "image_size"), MODELS[name].__defaults__ or (), strict=False))
+    return defaults["in_channels"], defaults["image_size"], defaults["image_size"]
