@@ -70,7 +70,7 @@ def test_readout_is_the_mean_over_time() -> None:
 
 
 def test_readout_adds_half_precision_in_float32() -> None:
-    # 256 + 1 is 256 in bfloat16: summed there step by step, the mean of these four would be 64
+    # 256 + 1 is 256 in bfloat16: summed there step by step, the mean of these four would be 64.5
     logits = torch.tensor([256.0, 1.0, 1.0, 2.0], dtype=torch.bfloat16).view(4, 1, 1)
     assert functional.readout(logits).item() == 65
 

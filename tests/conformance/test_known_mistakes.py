@@ -180,6 +180,7 @@ def test_number_of_timesteps_fixed() -> None:
     assert net.state_dict().keys() == keys
     net.eval()
     long = net(x, timesteps=7)
+    assert long.shape == (7, N, 10)
     assert len(long.unique(dim=0)) > 1
     for timesteps in (1, 3, 5):
         torch.testing.assert_close(net(x, timesteps=timesteps), long[:timesteps], rtol=1e-9, atol=1e-12)
