@@ -13,9 +13,9 @@ from torch.nn.functional import cross_entropy
 from benchmarks import peers
 from benchmarks.peers import LoopSoma, ReluSoma, SnnTorchSoma, SpikingJellySoma
 from rheobase import models
+from rheobase.capture import Step
 from rheobase.functional import readout
 
-Step = Callable[[], Tensor]
 Forward = Callable[[Tensor], Tensor]  # images [N, 3, H, W] -> logits [T, N, K]
 
 
@@ -112,7 +112,7 @@ CONTENDERS = {
     "rheobase-speed": Contender("memory='speed'", partial(_rheobase, memory="speed"), True, "gradients"),
     "rheobase-packed": Contender("memory='packed'", partial(_rheobase, memory="packed"), True, "gradients"),
     "rheobase-recompute": Contender("memory='recompute'", partial(_rheobase, memory="recompute"), True, "gradients"),
-    "loop": Contender("plain PyTorch, loop over time", _loop, same="gradients"),
+    "loop": Contender("plain PyTorch, loop over time", _loop),
     "loop-compiled": Contender("torch.compile of the loop", partial(_loop, compiled=True)),
     "relu": Contender("ReLU network of this shape, T * N images", _relu),
     "relu-graph": Contender("the same", partial(_on_gpu, _relu), True),
@@ -135,13 +135,13 @@ def training_step(net: nn.Module, forward: Forward, setting: Setting) -> Step:
     targets = torch.randint(10, (setting.batch,), device=setting.device)
     optimiser = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9, nesterov=True, weight_decay=5e-4, fused=True)
 
-    def step() -> Tensor:
+    def step() -> tuple[Tensor]:
         optimiser.zero_grad()
         with setting.autocast():
             loss = cross_entropy(readout(forward(images)).float(), targets)
         loss.backward()
         optimiser.step()
-        return loss.detach()
+        return (loss.detach(),)
 
     return step
 
@@ -169,10 +169,10 @@ def floor_step(setting: Setting) -> Step:
         base: Any = nn.Conv2d if isinstance(layer, nn.Conv2d) else nn.Linear  # ours would fold T
         work.append((partial(base.forward, layer), x, grad, wanted))
 
-    def step() -> Tensor:
+    def step() -> tuple[()]:
         for call, x, grad, wanted in work:
             torch.autograd.grad(call(x), wanted, grad)
-        return grad.new_zeros(())
+        return ()
 
     return step
 

@@ -11,7 +11,6 @@ import resource
 import sys
 import time
 import traceback
-from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -20,9 +19,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from benchmarks.contenders import CONTENDERS, FLOOR, Setting, Step, difference_from_law, floor_step, training_step
+from benchmarks.contenders import CONTENDERS, FLOOR, Setting, difference_from_law, floor_step, training_step
 from benchmarks.peers import Unavailable
 from rheobase import models
+from rheobase.capture import CapturedStep, Step
 
 _WARM_UP = 3
 _TOLERANCE = 1e-9  # float64, so that no spike flips through rounding
@@ -55,7 +55,7 @@ def prepare(name: str, setting: Setting) -> Trial:
         net, forward = contender.make(setting)
         facts["parameters"] = _count_parameters(net, setting)
         step, graph = training_step(net, forward, setting), contender.graph
-        _check_training(net, step())
+        _check_training(net, *step())
     for _ in range(_WARM_UP):
         step()
     _forget_peak(setting.device)
@@ -71,9 +71,9 @@ def prepare(name: str, setting: Setting) -> Trial:
 def play_round(trial: Trial, device: str) -> dict[str, Any]:
     """Seconds per step, and whether other processes were in the way."""
     load = _Load()
-    seconds, loss = _timed(trial.step, trial.repeats, device)
+    seconds, outputs = _timed(trial.step, trial.repeats, device)
     disturbed = device == "cpu" and load.foreign() > _FOREIGN_LOAD
-    if not torch.isfinite(loss):
+    if not all(output.isfinite() for output in outputs):
         raise AssertionError("the loss is no longer finite")
     return {"seconds": seconds, "disturbed": disturbed}
 
@@ -93,41 +93,24 @@ def serve(connection: Connection, name: str, setting: Setting) -> None:
             answer = {"error": str(reason)}
         except Exception as error:  # whatever a peer raises: the others go on
             traceback.print_exc(file=sys.stderr)
-            answer = {
-                "error": _one_line(error),
-                "out_of_memory": isinstance(error, torch.OutOfMemoryError | MemoryError),
-            }
+            answer = {"error": _one_line(error), "out_of_memory": _is_out_of_memory(error)}
         connection.send(answer)
 
 
-def capture(step: Callable[[], Any]) -> Callable[[], Any]:
-    """The step as a CUDA graph; it must have run before, so that nothing is compiled or chosen while capturing."""
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        step()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        result = step()
-
-    def replay() -> Any:
-        graph.replay()
-        return result
-
-    return replay
-
-
 def _captured_if_possible(step: Step, facts: dict[str, Any]) -> Step:
+    captured = CapturedStep(step, eager_calls=1)
     try:
-        step = capture(step)
-        facts["graph"] = True
-    except torch.OutOfMemoryError:
-        raise
+        captured()
+        captured()
+        torch.cuda.synchronize()
     except Exception as error:
+        if _is_out_of_memory(error):
+            raise
         traceback.print_exc(file=sys.stderr)
         facts["graph"], facts["graph_error"] = False, _one_line(error)
-    return step
+        return step
+    facts["graph"] = True
+    return captured
 
 
 def _count_parameters(net: nn.Module, setting: Setting) -> int:
@@ -147,21 +130,21 @@ def _check_training(net: nn.Module, loss: Tensor) -> None:
         raise AssertionError(f"{len(without)} parameters got no gradient, the first is {without[0]}")
 
 
-def _timed(step: Step, repeats: int, device: str) -> tuple[float, Tensor]:
-    """Seconds per step, and the last loss."""
+def _timed(step: Step, repeats: int, device: str) -> tuple[float, tuple[Tensor, ...]]:
+    """Seconds per step, and what the last one returned."""
     if device == "cuda":
         step()
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         start.record()
         for _ in range(repeats):
-            loss = step()
+            outputs = step()
         end.record()
         end.synchronize()
-        return start.elapsed_time(end) / 1e3 / repeats, loss
+        return start.elapsed_time(end) / 1e3 / repeats, outputs
     started = time.perf_counter()
     for _ in range(repeats):
-        loss = step()
-    return (time.perf_counter() - started) / repeats, loss
+        outputs = step()
+    return (time.perf_counter() - started) / repeats, outputs
 
 
 def _forget_peak(device: str) -> None:
@@ -204,6 +187,11 @@ class _Load:
         user, nice, system, _idle, _wait, irq, soft, stolen = map(int, stat.read_text().split(maxsplit=9)[1:9])
         busy = (user + nice + system + irq + soft + stolen) / os.sysconf("SC_CLK_TCK")
         return time.perf_counter(), busy, own
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """Not every library raises `torch.OutOfMemoryError`; a CUDA call that fails says it in words."""
+    return isinstance(error, MemoryError) or "out of memory" in str(error)
 
 
 def _one_line(error: Exception) -> str:

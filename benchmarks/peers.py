@@ -23,7 +23,7 @@ class Unavailable(Exception):
 class LoopSoma(Soma):
     """The law as it stands: plain PyTorch, a loop over time, autograd."""
 
-    def forward(self, *xs: Tensor) -> Tensor:
+    def forward(self, *xs: Any) -> Tensor:
         spikes, (mean, var) = functional.fire(
             xs, self.weight, self.bias, decay=self.decay, v_th=self.v_th, width=self.width, eps=self.eps
         )

@@ -11,6 +11,7 @@ import re
 import shlex
 import statistics
 import sys
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from importlib import metadata
@@ -25,6 +26,7 @@ from rich.table import Table
 
 from benchmarks.contenders import CONTENDERS, FLOOR, Setting
 from benchmarks.measure import serve
+from rheobase import __version__
 
 OURS = "rheobase-speed"
 SWEPT_TIMESTEPS = (1, 2, 4, 6, 8, 16, 40)
@@ -59,35 +61,45 @@ class Worker:
         self.process.terminate()  # it holds nothing that needs care, and may be stuck
         self.process.join()
 
+    def seconds(self) -> float:
+        return statistics.median(self._counted())
+
     def result(self, floor: float | None) -> dict[str, Any]:
-        good = [r["seconds"] for r in self.rounds if not r["disturbed"]]
-        chosen = good or [r["seconds"] for r in self.rounds]
+        counted, seconds = self._counted(), self.seconds()
         units = self.setting.batch * self.setting.timesteps
-        seconds = statistics.median(chosen)
+        disturbed = sum(r["disturbed"] for r in self.rounds)
         return {
             "us_per_image_timestep": seconds / units * 1e6,
-            "us_lowest": min(chosen) / units * 1e6,
-            "us_highest": max(chosen) / units * 1e6,
+            "us_lowest": min(counted) / units * 1e6,
+            "us_highest": max(counted) / units * 1e6,
             "images_per_second": self.setting.batch / seconds,
             "ratio_to_floor": None if floor is None else seconds / floor,
-            "rounds": len(chosen),
-            "disturbed_rounds": len(self.rounds) - len(good),
-            "only_disturbed": not good,
+            "rounds": len(counted),
+            "disturbed_rounds": disturbed,
+            "only_disturbed": disturbed == len(self.rounds),
             **self.facts,
             "seconds": [r["seconds"] for r in self.rounds],
         }
 
+    def _counted(self) -> list[float]:
+        """Undisturbed rounds; all of them where there is none."""
+        good = [r["seconds"] for r in self.rounds if not r["disturbed"]]
+        return good or [r["seconds"] for r in self.rounds]
 
-def compare(names: list[str], setting: Setting, rounds: int, console: Console) -> dict[str, Any]:
-    """Measure the contenders of one setting, all together where memory allows, else in several groups."""
-    done: dict[str, Worker] = {}
+
+def compare(names: list[str], setting: Setting, rounds: int, console: Console) -> Iterator[dict[str, Any]]:
+    """Measure the contenders of one setting; yields what is known so far after every round.
+
+    All take part together where memory allows, else in several groups.
+    """
+    known: list[Worker] = []
     skipped: dict[str, str] = {}
     waiting = list(names)
     while waiting:
         workers = [Worker(name, setting) for name in waiting]
         waiting = []
         try:
-            ready = []
+            ready: list[Worker] = []
             for worker in workers:
                 console.print(f"T = {setting.timesteps}, N = {setting.batch}: preparing {worker.name}")
                 answer = worker.ask("prepare")
@@ -100,23 +112,22 @@ def compare(names: list[str], setting: Setting, rounds: int, console: Console) -
                     waiting.append(worker.name)
                 else:
                     skipped[worker.name] = answer["error"]
-            _play(ready, rounds, skipped, console)
-            done |= {worker.name: worker for worker in ready if worker.rounds}
+            known += ready
+            for number in _play(ready, rounds, skipped):
+                console.print(f"round {number}")
+                yield _summary(names, setting, known, skipped)
         finally:
             for worker in workers:
                 worker.stop()
-    floor = done[FLOOR].result(None)["us_per_image_timestep"] if FLOOR in done else None
-    per_step = None if floor is None else floor * setting.batch * setting.timesteps / 1e6
-    results = {name: done[name].result(per_step) for name in names if name in done}
-    return {"setting": asdict(setting), "results": results, "skipped": skipped}
+    yield _summary(names, setting, known, skipped)
 
 
-def _play(workers: list[Worker], rounds: int, skipped: dict[str, str], console: Console) -> None:
-    for number in range(_ATTEMPTS * rounds):
+def _play(workers: list[Worker], rounds: int, skipped: dict[str, str]) -> Iterator[int]:
+    """Ask for rounds in turn until everybody has enough undisturbed ones, or had every chance."""
+    for number in range(1, _ATTEMPTS * rounds + 1):
         short = [w for w in workers if sum(not r["disturbed"] for r in w.rounds) < rounds and w.name not in skipped]
         if not short:
             return
-        console.print(f"round {number + 1}")
         for worker in short:
             answer = worker.ask("round")
             if "error" in answer:
@@ -124,13 +135,22 @@ def _play(workers: list[Worker], rounds: int, skipped: dict[str, str], console: 
                 worker.rounds.clear()
             else:
                 worker.rounds.append(answer)
+        yield number
+
+
+def _summary(names: list[str], setting: Setting, known: list[Worker], skipped: dict[str, str]) -> dict[str, Any]:
+    played = {worker.name: worker for worker in known if worker.rounds}
+    floor = played[FLOOR].seconds() if FLOOR in played else None
+    results = {name: played[name].result(floor) for name in names if name in played}
+    return {"setting": asdict(setting), "results": results, "skipped": dict(skipped)}
 
 
 def step_table(run: dict[str, Any]) -> Table:
     """One setting: a row for each contender."""
     setting, results = run["setting"], run["results"]
     title = f"Training step of {setting['network']}, T = {setting['timesteps']}, N = {setting['batch']}"
-    table = Table(title=title, title_justify="left")
+    disturbed = any(r["only_disturbed"] for r in results.values())
+    table = Table(title=title, caption="* every round was disturbed by other load" if disturbed else None)
     table.add_column("contender")
     table.add_column("what")
     for heading in ("us / image / step", "lowest - highest", "images / s", "peak GiB", "x floor", f"x {OURS}"):
@@ -140,14 +160,12 @@ def step_table(run: dict[str, Any]) -> Table:
         what = "convolutions and linear layers alone" if name == FLOOR else CONTENDERS[name].what
         if r.get("graph"):
             what += " (CUDA graph)"
-        if r["only_disturbed"]:
-            what += " (all rounds disturbed by other load)"
         table.add_row(
-            name,
+            name + ("*" if r["only_disturbed"] else ""),
             what,
-            f"{r['us_per_image_timestep']:.1f}",
-            f"{r['us_lowest']:.1f} - {r['us_highest']:.1f}",
-            f"{r['images_per_second']:,.0f}" if r["images_per_second"] > 100 else f"{r['images_per_second']:.2f}",
+            _number(r["us_per_image_timestep"]),
+            f"{_number(r['us_lowest'])} - {_number(r['us_highest'])}",
+            _number(r["images_per_second"]),
             f"{r['peak_bytes'] / 2**30:.2f}" if "peak_bytes" in r else "-",
             "-" if r["ratio_to_floor"] is None else f"{r['ratio_to_floor']:.2f}",
             "-" if ours is None else f"{r['us_per_image_timestep'] / ours:.2f}",
@@ -157,7 +175,7 @@ def step_table(run: dict[str, Any]) -> Table:
 
 def sweep_table(runs: list[dict[str, Any]], names: list[str]) -> Table:
     """Several settings: a row for each contender, a column for each setting, us per image and timestep in the cells."""
-    table = Table(title="us per image and timestep (peak GiB)", title_justify="left")
+    table = Table(title="us per image and timestep (peak GiB)")
     table.add_column("contender")
     for run in runs:
         table.add_column(f"T = {run['setting']['timesteps']}\nN = {run['setting']['batch']}", justify="right")
@@ -166,9 +184,13 @@ def sweep_table(runs: list[dict[str, Any]], names: list[str]) -> Table:
         for run in runs:
             r = run["results"].get(name)
             peak = f" ({r['peak_bytes'] / 2**30:.1f})" if r and "peak_bytes" in r else ""
-            cells.append(f"{r['us_per_image_timestep']:.1f}{peak}" if r else "skipped")
+            cells.append(_number(r["us_per_image_timestep"]) + peak if r else "skipped")
         table.add_row(name, *cells)
     return table
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
 def swept(setting: Setting, sweep: str | None) -> list[Setting]:
@@ -182,8 +204,8 @@ def swept(setting: Setting, sweep: str | None) -> list[Setting]:
 
 
 def environment(device: str) -> dict[str, Any]:
-    versions = {}
-    for package in ("rheobase", "torch", "triton", "spikingjelly", "snntorch"):
+    versions = {"rheobase": __version__, "torch": torch.__version__}
+    for package in ("triton", "spikingjelly", "snntorch"):
         try:
             versions[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
@@ -231,8 +253,9 @@ def main() -> None:
 
     runs: list[dict[str, Any]] = []
     for setting in settings:
-        runs.append(compare(chosen, setting, options.rounds, progress))
-        out.write_text(json.dumps({"environment": facts, "runs": runs}, indent=1) + "\n")
+        runs.append({})
+        for runs[-1] in compare(chosen, setting, options.rounds, progress):
+            out.write_text(json.dumps({"environment": facts, "runs": runs}, indent=1) + "\n")
     for run in runs if options.sweep is None else []:
         console.print(step_table(run))
     if options.sweep is not None:
