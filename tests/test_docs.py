@@ -1,0 +1,49 @@
+"""The documents hold: their Python runs, and what they name exists."""
+
+import ast
+import re
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAPER_MAP = (ROOT / "docs" / "paper-map.md").read_text()
+
+
+@pytest.mark.parametrize("document", ["README.md", "docs/own-network.md"])
+def test_python_blocks_run(document: str, capsys: pytest.CaptureFixture[str]) -> None:
+    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / document).read_text(), re.DOTALL | re.MULTILINE)
+    names: dict[str, object] = {"__name__": document}
+    for block in blocks:
+        exec(compile(block, document, "exec"), names)
+    assert capsys.readouterr().out
+
+
+@pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md", "docs/own-network.md", "docs/paper-map.md"])
+def test_links_lead_somewhere(document: str) -> None:
+    path = ROOT / document
+    for target in re.findall(r"\]\(([^)#]+)\)", path.read_text()):
+        assert target.startswith("https://") or (path.parent / target).exists(), target
+
+
+def test_layout_in_the_readme_exists() -> None:
+    (tree,) = re.findall(r"^```\n(src/.*?)^```", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)
+    folders: list[str] = []
+    for line in tree.splitlines():
+        depth, name = (len(line) - len(line.lstrip())) // 2, line.split()[0]
+        folders = [*folders[:depth], name]
+        assert (ROOT / "".join(folders)).exists(), line
+
+
+@pytest.mark.parametrize("name", sorted(set(re.findall(r"`([a-z_]+\.[A-Za-z_0-9]+)`", PAPER_MAP)) - {"recipes.py"}))
+def test_function_in_the_paper_map_exists(name: str) -> None:
+    module, _, attribute = name.partition(".")
+    assert hasattr(import_module(f"rheobase.{module}"), attribute)
+
+
+@pytest.mark.parametrize("name", sorted(set(re.findall(r"`([a-z_/]+\.py::[a-z_0-9]+)`", PAPER_MAP))))
+def test_test_in_the_paper_map_exists(name: str) -> None:
+    path, _, function = name.partition("::")
+    tree = ast.parse((ROOT / "tests" / path).read_text())
+    assert function in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
