@@ -96,6 +96,11 @@ def branch(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
             2,
             "fire: expected branches of one type, got ['torch.float32', 'torch.float64']",
         ),
+        (
+            [branch(0, N, C)],
+            1,
+            f"fire: expected at least one element in every dimension, got [0, {N}, {C}]",
+        ),
         ([branch(T, N, C + 1)], 1, f"fire: expected {C} channels in dimension 2, got [{T}, {N}, {C + 1}]"),
     ],
 )

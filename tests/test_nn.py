@@ -150,6 +150,10 @@ def test_bad_settings(make: Callable[[], Soma], message: str) -> None:
             f"fire: expected branches of one shape [T, N, C, ...], got [[{T}, {N}, {C}], [{T + 3}, {N}, {C}]]",
         ),
         ([torch.zeros(T, N, C + 2)] * 2, f"fire: expected {C} channels in dimension 2, got [{T}, {N}, {C + 2}]"),
+        (
+            [torch.zeros(T, N, C, 0, W)] * 2,
+            f"fire: expected at least one element in every dimension, got [{T}, {N}, {C}, 0, {W}]",
+        ),
         ([torch.zeros(T, N, C).long()] * 2, "fire: expected floating-point input, got torch.int64"),
         ([torch.zeros(N, C)] * 2, f"fire: expected branches of one shape [T, N, C, ...], got [[{N}, {C}], [{N}, {C}]]"),
     ],

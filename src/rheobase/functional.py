@@ -137,6 +137,8 @@ def check_branches(
             raise ValueError(f"fire: expected branches of one type, got {[str(x.dtype) for x in xs]}")
         if x.ndim < 3 or x.shape != shape:
             raise ValueError(f"fire: expected branches of one shape [T, N, C, ...], got {[list(x.shape) for x in xs]}")
+    if 0 in shape:
+        raise ValueError(f"fire: expected at least one element in every dimension, got {list(shape)}")
     channels = len(weights[0])
     if shape[2] != channels:
         raise ValueError(f"fire: expected {channels} channels in dimension 2, got {list(shape)}")
