@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from rheobase.nn import AvgPool2d, Conv2d, Soma, set_memory
+from rheobase.nn import AvgPool2d, Conv2d, Soma, hold, set_memory
 
 SomaFactory = Callable[..., nn.Module]  # called as soma(channels) or soma(channels, branches=2)
 
@@ -146,7 +146,7 @@ class SpikingNet(nn.Module):
         """Logits [T, N, K] of images [N, C, H, W] shown for `timesteps` steps, or of a sequence [T, N, C, H, W]."""
         timesteps = self._check(x, timesteps)
         if x.ndim == 4:  # every step sees the same image: its convolution is computed once
-            current = self.stem(x[None]).expand(timesteps, -1, -1, -1, -1)
+            current = hold(self.stem(x[None]), timesteps)
         else:
             current = self.stem(x)
         return self.head(self.body(self.soma(current)))

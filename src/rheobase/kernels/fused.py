@@ -11,6 +11,7 @@ of the loss by the summed current, k = alpha * v_th, r = 1 / sqrt(var + eps) and
 Constant moments (inference) are the case M = infinity.
 """
 
+from collections.abc import Collection
 from importlib import import_module
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -168,8 +169,9 @@ def run_backward(
     var: Tensor,
     count: float,
     settings: Settings,
+    disposable: Collection[int] = (),
 ) -> tuple[Tensor, Tensor, list[Tensor]]:
-    """The last two steps: gradients of weight, bias and every branch."""
+    """The last two steps: gradients of weight, bias and every branch; those of `disposable` ones overwrite them."""
     decay, v_th, width, eps, group, backend = settings
     shared = (weight, bias, mean, var)
     sums = backward_sums(grad, xs, *shared, decay, v_th, width, eps, backend)
@@ -179,7 +181,11 @@ def run_backward(
     if group is not None:
         sums = sums.clone()
         dist.all_reduce(sums, group=group)
-    grads = backward_inputs(grad, xs, *shared, sums, count, decay, v_th, width, eps, backend)
+    inputs = (grad, xs, *shared, sums, count, decay, v_th, width, eps)
+    if disposable:  # not for the operator: its results must be new tensors
+        grads = _backend(backend).backward_inputs(*inputs, disposable=disposable)
+    else:
+        grads = backward_inputs(*inputs, backend)
     return grad_weight, grad_bias, [g.expand_as(x) for g, x in zip(grads, xs, strict=True)]
 
 

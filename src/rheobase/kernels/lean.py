@@ -83,10 +83,13 @@ class LeanFire(torch.autograd.Function):
         def spikes(i: int) -> Tensor:
             return unpack(bits[i], ctx.packed[i], ctx.settings.backend)
 
-        for i, convolution in enumerate(ctx.convolutions):
-            if xs[i] is None:
-                xs[i] = spikes(i) if convolution is None else convolution.output(spikes(i), kernels[i])
-        grad_weight, grad_bias, grad_xs = run_backward(grads[0], xs, weight, bias, mean, var, ctx.count, ctx.settings)
+        rebuilt = [i for i, x in enumerate(xs) if x is None]
+        for i in rebuilt:
+            convolution = ctx.convolutions[i]
+            xs[i] = spikes(i) if convolution is None else convolution.output(spikes(i), kernels[i])
+        grad_weight, grad_bias, grad_xs = run_backward(
+            grads[0], xs, weight, bias, mean, var, ctx.count, ctx.settings, disposable=rebuilt
+        )
         del xs, saved  # a whole sequence each: gone before the convolutions' gradients take their place
         branches: list[Tensor | None] = []
         for i, convolution in enumerate(ctx.convolutions):

@@ -1,6 +1,8 @@
 """The four steps of the fused soma on a GPU: layouts, tiles and launches of the Triton kernels."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
+from math import isinf
 from typing import Any
 
 import torch
@@ -12,6 +14,17 @@ from rheobase.kernels import triton_kernels as kernels
 from rheobase.kernels.fused import is_static, one_step_if_static
 
 LONGEST_SEGMENT = 8
+PROGRAMS = 2112  # of a reduction, when there is that much to do: 16 on each processor of an H100 or H200
+
+# elements of a tile and the warps that work on it
+TILES = {
+    "statistics": (256, 1),
+    "forward": (2048, 4),
+    "forward_long": (1024, 4),  # segments of more than 4 steps
+    "backward_sums": (256, 2),
+    "backward_inputs": (256, 2),
+}
+WIDEST_TILE = 128  # channels
 
 
 @dataclass(frozen=True)
@@ -49,32 +62,36 @@ class _Layout:
         t, n, channels, *space = x.shape
         return torch.empty(t, n, *space, channels, dtype=x.dtype, device=x.device).movedim(-1, 2)
 
-    def tile(self, elements: int) -> dict[str, int]:
-        width = min(triton.next_power_of_2(self.channels), 128) if self.channels_last else 1
-        return {"ROWS": max(elements // width, 1), "CHANNELS": width}
+    def tile(self, step: str) -> dict[str, int]:
+        elements, warps = TILES[step]
+        width = min(triton.next_power_of_2(self.channels), WIDEST_TILE) if self.channels_last else 1
+        return {"ROWS": elements // width, "CHANNELS": width, "num_warps": warps}
 
-    def chunk(self, rows_per_tile: int, device: torch.device) -> int:
-        """Rows of one program in a reduction: whole tiles, so many that the programs just fill the device."""
-        programs = 1024 if device.type == "cuda" else 2
-        tiles = triton.cdiv(self.rows, rows_per_tile)
-        return triton.cdiv(tiles, programs) * rows_per_tile
+    def grid(self, tile: dict[str, int], programs: int | None = None) -> tuple[int, int]:
+        """Programs over rows (one per tile, or at most about `programs` in all) and over blocks of channels."""
+        tiles, blocks = triton.cdiv(self.rows, tile["ROWS"]), triton.cdiv(self.channels, tile["CHANNELS"])
+        return min(tiles, triton.cdiv(programs, blocks) if programs else tiles), blocks
 
-    def grid(self, rows: int, width: int) -> tuple[int, int]:
-        return triton.cdiv(self.rows, rows), triton.cdiv(self.channels, width)
+
+def _segment(steps: int) -> int:
+    """The shortest segment that needs no more segments than the longest would."""
+    return triton.cdiv(steps, triton.cdiv(steps, LONGEST_SEGMENT))
+
+
+def _accumulator(dtype: torch.dtype) -> tl.dtype:
+    return tl.float64 if dtype == torch.float64 else tl.float32
 
 
 def _constants(x: Tensor, branches: int, decay: float, v_th: float, eps: float) -> dict[str, Any]:
-    steps = x.shape[0]
     return {
-        "T": steps,
-        "SEGMENT": triton.cdiv(steps, triton.cdiv(steps, LONGEST_SEGMENT)),
+        "T": x.shape[0],
+        "SEGMENT": _segment(x.shape[0]),
         "BRANCHES": branches,
         "K": v_th * branches**-0.5,
         "EPS": eps,
         "DECAY": decay,
         "V_TH": v_th,
-        "ACC": tl.float64 if x.dtype == torch.float64 else tl.float32,
-        "num_warps": 4,
+        "ACC": _accumulator(x.dtype),
     }
 
 
@@ -82,24 +99,22 @@ def statistics(xs: list[Tensor]) -> tuple[Tensor, Tensor]:
     dtype = torch.promote_types(xs[0].dtype, torch.float32)
     mean = torch.empty(len(xs), xs[0].shape[2], dtype=dtype, device=xs[0].device)
     squares = torch.empty_like(mean)
-    acc = tl.float64 if dtype == torch.float64 else tl.float32
     for branch, whole in enumerate(xs):
         x = one_step_if_static(whole)
         layout = _Layout.of(x)
         x = layout.fit(x)
-        tile = layout.tile(1024)
-        chunk = layout.chunk(tile["ROWS"], x.device)
-        grid = layout.grid(chunk, tile["CHANNELS"])
+        steps = x.shape[0]
+        tile = layout.tile("statistics")
+        grid = layout.grid(tile, PROGRAMS)
         partial = torch.empty(grid[0], 2, layout.channels, dtype=dtype, device=x.device)
         kernels.statistics_kernel[grid](
-            x, partial, layout.rows, layout.channels, x.shape[0], x.stride(0), layout.stride_n, layout.stride_c, chunk,
-            PIXELS=layout.pixels, ACC=acc, num_warps=4, **tile,
+            x, partial, layout.rows, layout.channels, x.stride(0), layout.stride_n, layout.stride_c,
+            T=steps, SEGMENT=_segment(steps), PIXELS=layout.pixels, ACC=_accumulator(dtype), **tile,
         )  # fmt: skip
-        width = 16
-        kernels.join_statistics_kernel[(triton.cdiv(layout.channels, width),)](
-            partial, mean[branch], squares[branch], layout.rows, layout.channels, x.shape[0],
-            whole.shape[0] // x.shape[0], chunk, grid[0],
-            ACC=acc, CHUNKS=triton.next_power_of_2(grid[0]), CHANNELS=width,
+        kernels.join_statistics_kernel[(triton.cdiv(layout.channels, 4),)](
+            partial, mean[branch], squares[branch], layout.rows, layout.channels, steps, whole.shape[0] // steps,
+            grid[0],
+            ACC=_accumulator(dtype), ROWS=tile["ROWS"], PROGRAMS=triton.next_power_of_2(grid[0]), CHANNELS=4,
         )  # fmt: skip
     return mean, squares
 
@@ -110,8 +125,8 @@ def forward(
     layout = _Layout.of(xs[0])
     xs = [layout.fit(x) for x in xs]
     spikes = layout.empty(xs[0])
-    tile = layout.tile(512)
-    kernels.forward_kernel[layout.grid(tile["ROWS"], tile["CHANNELS"])](
+    tile = layout.tile("forward" if _segment(xs[0].shape[0]) <= 4 else "forward_long")
+    kernels.forward_kernel[layout.grid(tile)](
         xs[0], xs[-1], spikes, weight.contiguous(), bias.contiguous(), mean.contiguous(), var.contiguous(),
         layout.rows, layout.channels, xs[0].stride(0), xs[-1].stride(0), spikes.stride(0),
         layout.stride_n, layout.stride_c,
@@ -133,11 +148,12 @@ def backward_sums(
     eps: float,
 ) -> Tensor:
     layout = _Layout.of(xs[0])
-    tile = layout.tile(512)
-    chunk = layout.chunk(tile["ROWS"], grad.device)
-    partial = weight.new_empty(triton.cdiv(layout.rows, chunk), 1 + len(xs), layout.channels)
+    tile = layout.tile("backward_sums")
+    grid = layout.grid(tile, PROGRAMS)
+    xs = [layout.fit(x) for x in xs]
+    partial = weight.new_empty(grid[0], 1 + len(xs), layout.channels)
     shared = (weight, bias, mean, var)
-    _backward(layout, tile, chunk, grad, xs, [partial], shared, None, 1.0, decay, v_th, width, eps)
+    _backward(layout, tile, grid, grad, xs, [partial], shared, None, 0, decay, v_th, width, eps)
     return partial.sum(0)
 
 
@@ -154,38 +170,43 @@ def backward_inputs(
     v_th: float,
     width: float,
     eps: float,
+    disposable: Collection[int] = (),
 ) -> list[Tensor]:
     layout = _Layout.of(xs[0])
-    tile = layout.tile(512)
-    outs = [layout.empty(one_step_if_static(x)) for x in xs]
+    tile = layout.tile("backward_inputs")
+    xs = [layout.fit(x) for x in xs]
+    outs = [
+        x if i in disposable and not is_static(x) else layout.empty(one_step_if_static(x)) for i, x in enumerate(xs)
+    ]
     shared = (weight, bias, mean, var)
-    _backward(layout, tile, tile["ROWS"], grad, xs, outs, shared, sums, count, decay, v_th, width, eps)
+    finite = 0 if isinf(count) else round(count)
+    _backward(layout, tile, layout.grid(tile), grad, xs, outs, shared, sums, finite, decay, v_th, width, eps)
     return outs
 
 
 def _backward(
     layout: _Layout,
     tile: dict[str, int],
-    chunk: int,
+    grid: tuple[int, int],
     grad: Tensor,
     xs: list[Tensor],
     outs: list[Tensor],
     shared: tuple[Tensor, ...],
     sums: Tensor | None,
-    count: float,
+    count: int,
     decay: float,
     v_th: float,
     width: float,
     eps: float,
 ) -> None:
-    grad, *xs = (layout.fit(x) for x in (grad, *xs))
+    grad = layout.fit(grad)
     constants = _constants(grad, len(xs), decay, v_th, eps)
     segments = triton.cdiv(grad.shape[0], constants["SEGMENT"])
     starts = shared[0].new_empty(segments - 1, grad[0].numel()) if segments > 1 else None
-    kernels.backward_kernel[layout.grid(chunk, tile["CHANNELS"])](
-        grad, xs[0], xs[-1], outs[0], outs[-1], starts, *(p.contiguous() for p in shared), sums, 1 / count,
+    kernels.backward_kernel[grid](
+        grad, xs[0], xs[-1], outs[0], outs[-1], starts, *(p.contiguous() for p in shared), sums, count,
         layout.rows, layout.channels, *(x.stride(0) for x in (grad, xs[0], xs[-1], outs[0], outs[-1])),
-        grad[0].numel(), layout.stride_n, layout.stride_c, chunk,
+        grad[0].numel(), layout.stride_n, layout.stride_c,
         PIXELS=layout.pixels, STATIC1=is_static(xs[0]), STATIC2=is_static(xs[-1]), SUMS=sums is None, WIDTH=width,
         **constants, **tile,
     )  # fmt: skip

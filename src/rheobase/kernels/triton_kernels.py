@@ -2,10 +2,13 @@
 
 One step of a sequence is seen as rows x channels: with channels last a row is a pixel of an image, otherwise (a row of)
 P adjacent pixels share a channel. A program owns a tile of ROWS x CHANNELS neurons through all T steps, so the membrane
-potential never leaves its registers. Reductions go through one partial result per program, never through atomics.
+potential never leaves its registers. Reductions go through one partial result per program, never through atomics;
+they take the tiles from last to first and the other kernels from first to last, so that each finds in the cache what
+the one before it, or the convolution, touched at its end.
 
-Time runs in unrolled segments of at most 8 steps. The backward pass computes the potentials again, segment by segment,
-from the potential before each one: those of a whole long sequence would not fit into registers.
+Time runs in unrolled segments of at most 8 steps. All loads of a segment come before its first store, since a store
+might change what a later load reads and the compiler could not move them. The backward pass computes the potentials
+again, segment by segment, from the potential before each one: those of a long sequence would not fit into registers.
 """
 
 import triton
@@ -27,55 +30,6 @@ def _coefficients(weight, bias, mean, var, branch, column, channels, K: tl.const
     rstd = 1 / tl.sqrt(tl.load(var + at, mask, other=1) + EPS)
     scale = tl.load(weight + at, mask, other=0) * K * rstd
     return tl.load(mean + at, mask, other=0), scale, tl.load(bias + at, mask, other=0), rstd
-
-
-@triton.jit
-def statistics_kernel(
-    x, partial, rows, channels, steps, stride_t, stride_n, stride_c, chunk,
-    PIXELS: tl.constexpr, ACC: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr,
-):  # fmt: skip
-    """Mean and squared deviations of one chunk of rows, about a shift near its mean: no cancellation."""
-    first = tl.program_id(0) * chunk
-    last = tl.minimum(first + chunk, rows)
-    column = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
-    at, mask = _offsets(first + tl.arange(0, ROWS), column, last, channels, stride_n, stride_c, PIXELS)
-    shift = tl.sum(tl.load(x + at, mask, other=0).to(ACC), 0) / tl.minimum(ROWS, last - first)
-    total = tl.zeros((ROWS, CHANNELS), ACC)
-    squares = tl.zeros((ROWS, CHANNELS), ACC)
-    for _ in range(steps):
-        for row in range(first, last, ROWS):
-            at, mask = _offsets(row + tl.arange(0, ROWS), column, last, channels, stride_n, stride_c, PIXELS)
-            centred = tl.where(mask, tl.load(x + at, mask, other=0).to(ACC) - shift[None, :], 0)
-            total += centred
-            squares += centred * centred
-        x += stride_t
-    offset = tl.sum(total, 0) / (steps * (last - first))
-    deviations = tl.sum(squares, 0) - tl.sum(total, 0) * offset
-    out = partial + tl.program_id(0) * 2 * channels + column
-    tl.store(out, shift + offset, column < channels)
-    tl.store(out + channels, tl.maximum(deviations, 0), column < channels)
-
-
-@triton.jit
-def join_statistics_kernel(
-    partial, mean, squares, rows, channels, steps, repeats, chunk, chunks,
-    ACC: tl.constexpr, CHUNKS: tl.constexpr, CHANNELS: tl.constexpr,
-):  # fmt: skip
-    """Join the chunks' means and squared deviations (Chan et al. 1979), relative to the first mean.
-
-    A static input was read once and counts `repeats` times.
-    """
-    column = tl.program_id(0) * CHANNELS + tl.arange(0, CHANNELS)
-    i = tl.arange(0, CHUNKS)
-    mask = (i < chunks)[:, None] & (column < channels)[None, :]
-    at = partial + (i * 2 * channels)[:, None] + column[None, :]
-    reference = tl.load(partial + column, column < channels, other=0)
-    count = tl.where(i < chunks, steps * tl.minimum(chunk, rows - i * chunk), 0).to(ACC)[:, None]
-    delta = tl.where(mask, tl.load(at, mask, other=0) - reference[None, :], 0)
-    shift = tl.sum(delta * count, 0) / tl.sum(count, 0)
-    spread = tl.load(at + channels, mask, other=0) + count * (delta - shift[None, :]) * (delta - shift[None, :])
-    tl.store(mean + column, reference + shift, column < channels)
-    tl.store(squares + column, repeats * tl.sum(tl.where(mask, spread, 0), 0), column < channels)
 
 
 @triton.jit
@@ -103,6 +57,67 @@ def _potential(v, a, b, mean1, scale1, mean2, scale2, shift, BRANCHES: tl.conste
 
 
 @triton.jit
+def statistics_kernel(
+    x, partial, rows, channels, stride_t, stride_n, stride_c,
+    T: tl.constexpr, SEGMENT: tl.constexpr, PIXELS: tl.constexpr, ACC: tl.constexpr, ROWS: tl.constexpr,
+    CHANNELS: tl.constexpr,
+):  # fmt: skip
+    """Mean and squared deviations of one program's tiles, about a shift near the mean: no cancellation."""
+    tiles = tl.cdiv(rows, ROWS)
+    first = tiles - 1 - tl.program_id(0)
+    column = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
+    at, mask = _offsets(first * ROWS + tl.arange(0, ROWS), column, rows, channels, stride_n, stride_c, PIXELS)
+    shift = tl.sum(tl.load(x + at, mask, other=0).to(ACC), 0) / tl.minimum(ROWS, rows - first * ROWS)
+    total = tl.zeros((ROWS, CHANNELS), ACC)
+    squares = tl.zeros((ROWS, CHANNELS), ACC)
+    for taken in range(tl.program_id(0), tiles, tl.num_programs(0)):
+        row = (tiles - 1 - taken) * ROWS + tl.arange(0, ROWS)
+        at, mask = _offsets(row, column, rows, channels, stride_n, stride_c, PIXELS)
+        for start in range(0, T, SEGMENT):
+            for i in tl.static_range(SEGMENT):
+                present = mask if T % SEGMENT == 0 else mask & (start + i < T)
+                centred = _load_step(x, start + i, stride_t, at, mask, T, SEGMENT).to(ACC) - shift
+                centred = tl.where(present, centred, 0.0)
+                total += centred
+                squares += centred * centred
+    count = T * _rows_of_program(tl.program_id(0), tl.num_programs(0), rows, ROWS)
+    offset = tl.sum(total, 0) / count
+    deviations = tl.sum(squares, 0) - tl.sum(total, 0) * offset
+    out = partial + tl.program_id(0) * 2 * channels + column
+    tl.store(out, shift + offset, column < channels)
+    tl.store(out + channels, tl.maximum(deviations, 0.0), column < channels)
+
+
+@triton.jit
+def _rows_of_program(program, programs, rows, ROWS: tl.constexpr):
+    """How many rows the tiles of a program hold; the first program has the last tile, which may be incomplete."""
+    tiles = tl.cdiv(rows, ROWS)
+    return tl.cdiv(tiles - program, programs) * ROWS - tl.where(program == 0, tiles * ROWS - rows, 0)
+
+
+@triton.jit
+def join_statistics_kernel(
+    partial, mean, squares, rows, channels, steps, repeats, programs,
+    ACC: tl.constexpr, ROWS: tl.constexpr, PROGRAMS: tl.constexpr, CHANNELS: tl.constexpr,
+):  # fmt: skip
+    """Join the programs' means and squared deviations (Chan et al. 1979), relative to the first mean.
+
+    A static input was read once and counts `repeats` times.
+    """
+    column = tl.program_id(0) * CHANNELS + tl.arange(0, CHANNELS)
+    i = tl.arange(0, PROGRAMS)
+    mask = (i < programs)[:, None] & (column < channels)[None, :]
+    at = partial + (i * 2 * channels)[:, None] + column[None, :]
+    reference = tl.load(partial + column, column < channels, other=0)
+    count = tl.where(i < programs, steps * _rows_of_program(i, programs, rows, ROWS), 0).to(ACC)[:, None]
+    delta = tl.where(mask, tl.load(at, mask, other=0) - reference[None, :], 0.0)
+    shift = tl.sum(delta * count, 0) / tl.sum(count, 0)
+    spread = tl.load(at + channels, mask, other=0) + count * (delta - shift[None, :]) * (delta - shift[None, :])
+    tl.store(mean + column, reference + shift, column < channels)
+    tl.store(squares + column, repeats * tl.sum(tl.where(mask, spread, 0.0), 0), column < channels)
+
+
+@triton.jit
 def forward_kernel(
     x1, x2, spikes, weight, bias, mean, var, rows, channels, x1_stride_t, x2_stride_t, stride_t, stride_n, stride_c,
     T: tl.constexpr, SEGMENT: tl.constexpr, PIXELS: tl.constexpr, BRANCHES: tl.constexpr, K: tl.constexpr,
@@ -119,9 +134,15 @@ def forward_kernel(
         shift += shift2
     v = tl.zeros((ROWS, CHANNELS), ACC)
     for start in range(0, T, SEGMENT):
+        first_inputs = ()
+        second_inputs = ()
         for i in tl.static_range(SEGMENT):
-            a = _load_step(x1, start + i, x1_stride_t, at, mask, T, SEGMENT)
-            b = _load_step(x2, start + i, x2_stride_t, at, mask, T, SEGMENT) if BRANCHES == 2 else a
+            first_inputs = first_inputs + (_load_step(x1, start + i, x1_stride_t, at, mask, T, SEGMENT),)
+            if BRANCHES == 2:
+                second_inputs = second_inputs + (_load_step(x2, start + i, x2_stride_t, at, mask, T, SEGMENT),)
+        for i in tl.static_range(SEGMENT):
+            a = first_inputs[i]
+            b = second_inputs[i] if BRANCHES == 2 else a
             u = _potential(v, a, b, mean1, scale1, mean2, scale2, shift, BRANCHES, DECAY)
             fired = u > V_TH
             _store_step(spikes, start + i, stride_t, at, fired, mask, T, SEGMENT)
@@ -130,15 +151,16 @@ def forward_kernel(
 
 @triton.jit
 def backward_kernel(
-    grad, x1, x2, out1, out2, starts, weight, bias, mean, var, sums, inverse_count, rows, channels,
-    grad_stride_t, x1_stride_t, x2_stride_t, out1_stride_t, out2_stride_t, starts_stride, stride_n, stride_c, chunk,
+    grad, x1, x2, out1, out2, starts, weight, bias, mean, var, sums, count, rows, channels,
+    grad_stride_t, x1_stride_t, x2_stride_t, out1_stride_t, out2_stride_t, starts_stride, stride_n, stride_c,
     T: tl.constexpr, SEGMENT: tl.constexpr, PIXELS: tl.constexpr, BRANCHES: tl.constexpr, STATIC1: tl.constexpr,
     STATIC2: tl.constexpr, SUMS: tl.constexpr, K: tl.constexpr, EPS: tl.constexpr, DECAY: tl.constexpr,
     V_TH: tl.constexpr, WIDTH: tl.constexpr, ACC: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
-    """Backpropagation through time of a chunk of rows: partial SUMS into out1, or input gradients into out1, out2."""
-    first = tl.program_id(0) * chunk
-    last = tl.minimum(first + chunk, rows)
+    """Backpropagation through time: either partial SUMS of a program's tiles into out1, or the input gradients of its
+    one tile into out1 and out2. The count of values behind the moments is 0 where those are constants.
+    """
+    tiles = tl.cdiv(rows, ROWS)
     column = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
     existing = column < channels
     mean1, scale1, shift, rstd1 = _coefficients(weight, bias, mean, var, 0, column, channels, K, EPS)
@@ -151,14 +173,16 @@ def backward_kernel(
         sum_du1 = tl.zeros((ROWS, CHANNELS), ACC)
         sum_du2 = tl.zeros((ROWS, CHANNELS), ACC)
     else:
+        inverse_count = tl.where(count > 0, 1 / tl.cast(tl.maximum(count, 1), ACC), 0.0)
         centre = tl.load(sums + column, existing, other=0) * inverse_count
         slope1 = tl.load(sums + channels + column, existing, other=0) * rstd1 * rstd1 * inverse_count
         slope2 = slope1
         if BRANCHES == 2:
             slope2 = tl.load(sums + 2 * channels + column, existing, other=0) * rstd2 * rstd2 * inverse_count
     SEGMENTS: tl.constexpr = (T + SEGMENT - 1) // SEGMENT
-    for row in range(first, last, ROWS):
-        at, mask = _offsets(row + tl.arange(0, ROWS), column, last, channels, stride_n, stride_c, PIXELS)
+    for taken in range(tl.program_id(0), tiles, tl.num_programs(0)):
+        row = (tiles - 1 - taken if SUMS else taken) * ROWS + tl.arange(0, ROWS)
+        at, mask = _offsets(row, column, rows, channels, stride_n, stride_c, PIXELS)
         v = tl.zeros((ROWS, CHANNELS), ACC)
         if SEGMENTS > 1:
             for segment in range(SEGMENTS - 1):
@@ -178,9 +202,11 @@ def backward_kernel(
             us = ()
             first_inputs = ()
             second_inputs = ()
+            grads = ()
             for i in tl.static_range(SEGMENT):
                 a = _load_step(x1, segment * SEGMENT + i, x1_stride_t, at, mask, T, SEGMENT)
                 b = _load_step(x2, segment * SEGMENT + i, x2_stride_t, at, mask, T, SEGMENT) if BRANCHES == 2 else a
+                grads = grads + (_load_step(grad, segment * SEGMENT + i, grad_stride_t, at, mask, T, SEGMENT),)
                 u = _potential(v, a, b, mean1, scale1, mean2, scale2, shift, BRANCHES, DECAY)
                 v = tl.where(u > V_TH, 0.0, u)
                 us = us + (u,)
@@ -190,9 +216,8 @@ def backward_kernel(
                 u = us[i]
                 centred1 = first_inputs[i].to(ACC) - mean1
                 centred2 = second_inputs[i].to(ACC) - mean2
-                g = _load_step(grad, segment * SEGMENT + i, grad_stride_t, at, mask, T, SEGMENT).to(ACC)
                 window = tl.abs(u - V_TH) < WIDTH / 2
-                du = tl.where(window, (g - dv * u) / WIDTH, 0.0) + tl.where(u > V_TH, 0.0, dv)
+                du = tl.where(window, (grads[i].to(ACC) - dv * u) / WIDTH, 0.0) + tl.where(u > V_TH, 0.0, dv)
                 dv = DECAY * du
                 total += du
                 if SUMS:
