@@ -199,7 +199,8 @@ def swept(setting: Setting, sweep: str | None) -> list[Setting]:
         total = setting.timesteps * setting.batch
         return [replace(setting, timesteps=t, batch=max(1, round(total / t))) for t in SWEPT_TIMESTEPS]
     if sweep == "batch":
-        return [replace(setting, batch=max(1, setting.batch * 2**k // 8)) for k in range(5)]
+        sizes = dict.fromkeys(max(1, setting.batch * 2**k // 8) for k in range(5))
+        return [replace(setting, batch=size) for size in sizes]
     return [setting]
 
 
@@ -236,7 +237,9 @@ def main() -> None:
     parser.add_argument("--timesteps", type=int, default=4)
     parser.add_argument("--batch", type=int, default=256 if gpu else 8)
     parser.add_argument("--rounds", type=int, default=10 if gpu else 5)
-    parser.add_argument("--only", nargs="+", metavar="NAME", choices=names, help=f"any of {', '.join(names)}")
+    parser.add_argument(
+        "--only", nargs="+", metavar="NAME", choices=names, help=f"any of {', '.join(names)}; the floor always"
+    )
     parser.add_argument("--sweep", choices=("timesteps", "batch"), help="time against T (at the same T * N) or batch")
     parser.add_argument("--out", type=Path, help="JSON file; results/step-<device>.json if not given")
     options = parser.parse_args()
