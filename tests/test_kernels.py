@@ -211,7 +211,7 @@ def test_moments_far_from_zero_are_exact_to_rounding(backend: str, layout: Calla
     torch.testing.assert_close(
         got["mean"].double(), torch.stack(means), rtol=2 * torch.finfo(torch.float32).eps, atol=0
     )
-    torch.testing.assert_close(got["var"].double(), torch.stack(variances), rtol=1e-6, atol=0)
+    torch.testing.assert_close(got["var"].double(), torch.stack(variances), rtol=8 * rounding, atol=0)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)

@@ -137,10 +137,9 @@ def _statistics(x: Tensor) -> tuple[Tensor, Tensor]:
             torch.sum(deviation, axes, out=sums[t, i])
             torch.sum(deviation.square_(), axes, out=squares[t, i])
     weights = torch.tensor(counts, dtype=torch.float64)[:, None]
-    drifts = sums.double() / weights
-    means = centres.double() + drifts
+    means = centres.double() + sums.double() / weights
     mean = (weights * means).sum((0, 1)) / (weights.sum() * len(steps))
-    total = (squares.double() + weights * ((means - mean).square() - drifts.square())).sum((0, 1))
+    total = (squares.double() + weights * (means - mean).square()).sum((0, 1))
     repeats = len(x) // len(steps)
     return mean.to(dtype), (repeats * total).to(dtype)
 
