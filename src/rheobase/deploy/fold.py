@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, fx, nn
 
-from rheobase.deploy.network import INPUT, LIF, Network, Scale
+from rheobase.deploy.network import INPUT, LIF, Network, Scale, convolution, linear
 from rheobase.models import SpikingNet
 from rheobase.nn import Soma
 
@@ -35,7 +35,7 @@ def fold(model: SpikingNet) -> Network:
     for name, block in model.body.named_children():
         spikes = graph.follow(f"body.{name}", block, spikes)
     graph.node(graph.follow("head", model.head, spikes))
-    return Network(graph.nodes, graph.inputs).eval().requires_grad_(False)
+    return Network(graph.nodes, graph.inputs).eval()
 
 
 class _Tracer(fx.Tracer):
@@ -80,6 +80,10 @@ class _Graph:
         if isinstance(module, Soma):
             branches = [a if isinstance(a, _Branch) else _Branch(f"{path}.scale", nn.Identity(), a) for a in args]
             return self.soma(path, module, branches)
+        if isinstance(module, nn.Conv2d) and (module.padding_mode != "zeros" or isinstance(module.padding, str)):
+            raise ValueError(
+                f"fold: cannot map the padding of {path} ({type(module).__name__}); expected zeros, counted"
+            )
         if isinstance(module, (nn.Conv2d, nn.Linear, nn.Identity)):
             return _Branch(path, module, self.node(args[0]))
         if isinstance(module, nn.AvgPool2d) and not module.ceil_mode and module.divisor_override is None:
@@ -146,25 +150,7 @@ def _with_parameters(module: nn.Module, weight: Tensor, bias: Tensor | None, dty
     """A synapse of the kind of `module` that acts on a single step [N, C, ...], with these parameters."""
     weight = weight.detach().to(dtype, copy=True)
     bias = None if bias is None else bias.detach().to(dtype, copy=True)
-    if isinstance(module, nn.Identity):
-        return Scale(weight, bias)
-    synapse: nn.Conv2d | nn.Linear
     if isinstance(module, nn.Conv2d):
-        synapse = nn.Conv2d(
-            module.in_channels,
-            module.out_channels,
-            module.kernel_size,  # type: ignore[arg-type]
-            module.stride,  # type: ignore[arg-type]
-            module.padding,  # type: ignore[arg-type]
-            module.dilation,  # type: ignore[arg-type]
-            module.groups,
-            bias is not None,
-            module.padding_mode,
-            device="meta",
-        )
-    else:
-        assert isinstance(module, nn.Linear)
-        synapse = nn.Linear(module.in_features, module.out_features, bias is not None, device="meta")
-    synapse.weight = nn.Parameter(weight)
-    synapse.bias = None if bias is None else nn.Parameter(bias)
-    return synapse
+        assert not isinstance(module.padding, str)
+        return convolution(weight, bias, module.stride, module.padding, module.dilation, module.groups)
+    return linear(weight, bias) if isinstance(module, nn.Linear) else Scale(weight, bias)

@@ -5,13 +5,14 @@ the pooling before it disappears into that kernel. Every synapse then meets sing
 convolutions and LIF neurons can run the network.
 """
 
+import copy
 from collections.abc import Mapping
 from math import prod
 
 import torch
 from torch import Tensor, nn
 
-from rheobase.deploy.network import LIF, Network, Scale
+from rheobase.deploy.network import LIF, Network, Pair, Scale, convolution
 
 Shape = tuple[int, ...]
 
@@ -28,11 +29,13 @@ def lower(network: Network, input_shape: Shape) -> Network:
             waiting[name] = source, [*before, node]
             continue
         if isinstance(node, LIF):
-            nodes[name], inputs[name] = node, network.inputs[name]
+            nodes[name], inputs[name] = copy.deepcopy(node), network.inputs[name]
             continue
         shape = shapes[source] if len(shapes[source]) == 3 else (*shapes[source], 1, 1)
         nodes[name], inputs[name] = _convolution(name, node, before, shape), (source,)
-    return Network(nodes, inputs, input_unit=network.input_unit, logit_unit=network.logit_unit).requires_grad_(False)
+    return Network(
+        nodes, inputs, input_unit=network.input_unit, logit_unit=network.logit_unit, info=network.info
+    ).eval()
 
 
 @torch.no_grad()
@@ -46,22 +49,22 @@ def node_shapes(network: Network, input_shape: Shape) -> Mapping[str, Shape]:
 def diagonal(scale: Scale, pool: nn.AvgPool2d | None = None) -> nn.Conv2d:
     """The scale (after average pooling) as a convolution in which no channel sees another."""
     if pool is None:
-        return _new(torch.diag(scale.weight.detach())[:, :, None, None], scale.bias)
+        return convolution(torch.diag(scale.weight.detach())[:, :, None, None], _copy(scale.bias))
     kernel = torch.full(_pair(pool.kernel_size), 1 / prod(_pair(pool.kernel_size))).to(scale.weight)
     weight = torch.diag(scale.weight.detach())[:, :, None, None] * kernel
-    return _new(weight, scale.bias, pool.stride, pool.padding)
+    return convolution(weight, _copy(scale.bias), pool.stride, pool.padding)
 
 
 def _convolution(name: str, node: nn.Module, before: list[nn.Module], shape: Shape) -> nn.Conv2d:
     """The convolution that does on inputs of this shape what `node` does after the pools and flattens `before` it."""
     if isinstance(node, nn.Linear):
-        return _new(_kernel_of(node.weight, nn.Sequential(*before), shape), node.bias)
+        return convolution(_kernel_of(node.weight, nn.Sequential(*before), shape), _copy(node.bias))
     if isinstance(node, Scale) and not before:
         return diagonal(node)
     if isinstance(node, Scale) and len(before) == 1 and isinstance(before[0], nn.AvgPool2d):
         return diagonal(node, before[0])
-    if isinstance(node, nn.Conv2d) and not before and node.padding_mode == "zeros" and node.groups == 1:
-        return node
+    if isinstance(node, nn.Conv2d) and not before and node.groups == 1:
+        return copy.deepcopy(node)
     raise ValueError(f"'{name}': this {type(node).__name__}, after {len(before)} pools, is not a plain convolution")
 
 
@@ -72,15 +75,9 @@ def _kernel_of(weight: Tensor, before: nn.Module, shape: Shape) -> Tensor:
     return transpose(weight.detach())[0]
 
 
-def _new(
-    weight: Tensor, bias: Tensor | None, stride: int | tuple[int, int] = 1, padding: int | tuple[int, int] = 0
-) -> nn.Conv2d:
-    channels, in_channels, height, width = weight.shape
-    conv = nn.Conv2d(in_channels, channels, (height, width), stride, padding, bias=bias is not None, device="meta")
-    conv.weight = nn.Parameter(weight)
-    conv.bias = None if bias is None else nn.Parameter(bias.detach())
-    return conv
+def _copy(bias: Tensor | None) -> Tensor | None:
+    return None if bias is None else bias.detach().clone()
 
 
-def _pair(value: int | tuple[int, ...]) -> tuple[int, ...]:
+def _pair(value: Pair) -> tuple[int, ...]:
     return (value, value) if isinstance(value, int) else value

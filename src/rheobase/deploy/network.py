@@ -7,6 +7,7 @@ The last node yields the logits. Folding, quantising, the files and the simulato
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,8 +23,8 @@ class Scale(nn.Module):
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         super().__init__()
-        self.weight = nn.Parameter(weight)
-        self.bias = None if bias is None else nn.Parameter(bias)
+        self.weight = nn.Parameter(weight, requires_grad=False)
+        self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
 
     def forward(self, x: Tensor) -> Tensor:
         y = x * per_channel(self.weight, x)
@@ -68,12 +69,38 @@ class LIF(nn.Module):
         return f"{len(self.v_th)}, decay={self.decay}, fraction_bits={self.fraction_bits}"
 
 
-SYNAPSES = (nn.Conv2d, nn.Linear, Scale)
-NODES = (*SYNAPSES, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.Flatten, LIF)
+NODES = (nn.Conv2d, nn.Linear, Scale, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.Flatten, LIF)
+Pair = int | tuple[int, ...]
+
+
+def convolution(
+    weight: Tensor, bias: Tensor | None, stride: Pair = 1, padding: Pair = 0, dilation: Pair = 1, groups: int = 1
+) -> nn.Conv2d:
+    """`torch.nn.Conv2d` with these very parameters."""
+    options: Any = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups, "device": "meta"}
+    kernel: Any = tuple(weight.shape[2:])
+    conv = nn.Conv2d(weight.shape[1] * groups, len(weight), kernel, bias=bias is not None, **options)
+    conv.weight = nn.Parameter(weight, requires_grad=False)
+    if bias is not None:
+        conv.bias = nn.Parameter(bias, requires_grad=False)
+    return conv
+
+
+def linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
+    """`torch.nn.Linear` with these very parameters."""
+    layer = nn.Linear(weight.shape[1], len(weight), bias is not None, device="meta")
+    layer.weight = nn.Parameter(weight, requires_grad=False)
+    if bias is not None:
+        layer.bias = nn.Parameter(bias, requires_grad=False)
+    return layer
 
 
 class Network(nn.Module):
-    """See the top of the file. A quantised network has units: of its input (which it rounds) and of its logits."""
+    """See the top of the file. Not to be trained: no parameter asks for a gradient.
+
+    A quantised network has units: of its input, which it rounds, and of its logits. `info` says what the network was
+    trained on (plain JSON), and travels with it into files.
+    """
 
     def __init__(
         self,
@@ -82,11 +109,12 @@ class Network(nn.Module):
         *,
         input_unit: float | None = None,
         logit_unit: float = 1.0,
+        info: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
         self.nodes = nn.ModuleDict(nodes)
         self.inputs = {name: tuple(inputs[name]) for name in nodes}
-        self.input_unit, self.logit_unit = input_unit, logit_unit
+        self.input_unit, self.logit_unit, self.info = input_unit, logit_unit, dict(info or {})
         known = {INPUT}
         for name, node in nodes.items():
             sources = self.inputs[name]

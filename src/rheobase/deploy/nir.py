@@ -10,6 +10,8 @@ Canonical keeps the layers as they are; portable serves importers that ignore r 
 convolutions only. Branches that meet in a neuron are several edges into one node. Shapes carry no batch and no time.
 """
 
+import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from torch import Tensor, nn
 
 from rheobase.deploy import nirfile
 from rheobase.deploy.lower import Shape, diagonal, lower, node_shapes
-from rheobase.deploy.network import INPUT, LIF, Network, Scale
+from rheobase.deploy.network import INPUT, LIF, Network, Scale, convolution, linear
 
 DT = 1e-4  # snnTorch assumes this one
 FORMS = ("canonical", "portable")
@@ -34,6 +36,7 @@ def to_nir(network: Network, input_shape: Shape, form: str = "canonical") -> Any
     metadata: dict[str, Any] = {
         "dt": DT,
         "form": form,
+        "info": json.dumps(network.info),
         "scheme": "forward Euler: v += dt / tau * (v_leak - v + r * i); spike if v > v_threshold, then v = v_reset",
     }
     if network.input_unit is not None:
@@ -50,6 +53,8 @@ def to_nir(network: Network, input_shape: Shape, form: str = "canonical") -> Any
             nodes[name] = _to_node(node, shapes[network.inputs[name][0]], shapes[name], form)
         except ValueError as error:
             raise ValueError(f"cannot express '{name}' in NIR: {error}") from error
+        if metadata.get("fraction_bits") and isinstance(node, nn.Conv2d) and _all_integers(node.weight):
+            nodes[name].weight = nodes[name].weight.astype(np.int8)
     nodes[OUTPUT] = nir.Output({"output": np.array(shapes[name])})
     edges = [(source, name) for name, sources in network.inputs.items() for source in sources]
     return nir.NIRGraph(nodes, [*edges, (name, OUTPUT)], metadata=metadata)
@@ -76,8 +81,13 @@ def from_graph(graph: nirfile.Graph, origin: str) -> Network:
         except ValueError as error:
             raise ValueError(f"{origin}: '{name}': {error}") from error
         inputs[name] = [INPUT if source == inlet else source for source in node.sources]
-    units = {key: graph.metadata[key] for key in ("input_unit", "logit_unit") if key in graph.metadata}
-    return Network(nodes, inputs, **units).requires_grad_(False)  # type: ignore[arg-type]
+    metadata: Mapping[str, Any] = graph.metadata
+    try:
+        units = {key: float(metadata[key]) for key in ("input_unit", "logit_unit") if key in metadata}
+        info = json.loads(metadata.get("info", "{}"))
+        return Network(nodes, inputs, info=info, **units).eval()
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{origin}: {error}") from error
 
 
 def _to_node(node: nn.Module, shape_in: Shape, shape: Shape, form: str) -> Any:
@@ -91,15 +101,12 @@ def _to_node(node: nn.Module, shape_in: Shape, shape: Shape, form: str) -> Any:
             raise ValueError("a convolution in groups or with unusual padding")
         if len(set(shape_in[1:])) > 1 or len(set(node.kernel_size)) > 1:
             raise ValueError(f"expected square images and kernels, got {list(shape_in)} and {list(node.kernel_size)}")
-        bias = np.zeros(node.out_channels) if node.bias is None else _numpy(node.bias)
         weight = _numpy(node.weight)
-        return nir.Conv2d(
-            shape_in[1:], weight, node.stride, node.padding, node.dilation, node.groups, bias.astype(weight.dtype)
-        )
+        bias = np.zeros(len(weight), weight.dtype) if node.bias is None else _numpy(node.bias)
+        return nir.Conv2d(shape_in[1:], weight, node.stride, node.padding, node.dilation, node.groups, bias)
     if isinstance(node, nn.Linear):
         weight = _numpy(node.weight)
-        bias = np.zeros(node.out_features) if node.bias is None else _numpy(node.bias)
-        return nir.Affine(weight, bias.astype(weight.dtype))
+        return nir.Affine(weight, np.zeros(len(weight), weight.dtype) if node.bias is None else _numpy(node.bias))
     if isinstance(node, nn.AvgPool2d):
         kernel, stride, padding = (np.broadcast_to(v, 2).copy() for v in (node.kernel_size, node.stride, node.padding))
         return nir.AvgPool2d(kernel, stride, padding)
@@ -121,16 +128,10 @@ def _to_node(node: nn.Module, shape_in: Shape, shape: Shape, form: str) -> Any:
 def _from_node(node: nirfile.Node, graph: nirfile.Graph) -> nn.Module:
     values = node.values
     if node.kind == "Conv2d":
-        channels, in_channels, height, width = values["weight"].shape
         stride, padding = (tuple(values[key].tolist()) for key in ("stride", "padding"))
-        conv = nn.Conv2d(in_channels, channels, (height, width), stride, padding, device="meta")
-        conv.weight, conv.bias = _parameter(values["weight"]), _parameter(values["bias"])
-        return conv
+        return convolution(_tensor(values["weight"]), _tensor(values["bias"]), stride, padding)
     if node.kind == "Affine":
-        out_features, in_features = values["weight"].shape
-        linear = nn.Linear(in_features, out_features, device="meta")
-        linear.weight, linear.bias = _parameter(values["weight"]), _parameter(values["bias"])
-        return linear
+        return linear(_tensor(values["weight"]), _tensor(values["bias"]))
     if node.kind in ("AvgPool2d", "SumPool2d"):
         kernel, stride, padding = (tuple(values[key].tolist()) for key in ("kernel_size", "stride", "padding"))
         return nn.AvgPool2d(kernel, stride, padding, divisor_override=1 if node.kind == "SumPool2d" else None)
@@ -151,13 +152,19 @@ def _from_node(node: nirfile.Node, graph: nirfile.Graph) -> nn.Module:
     return LIF(round(decay * one) / one, torch.from_numpy(values["v_threshold"].reshape(v_th.shape)[:, 0]), int(bits))
 
 
+def _all_integers(weight: Tensor) -> bool:
+    """Identity scales of a quantised network are wider than int8."""
+    return torch.equal(weight, weight.round())
+
+
 def _numpy(p: Tensor) -> np.ndarray:
     p = p.detach().cpu()
     return (p.float() if p.dtype in (torch.bfloat16, torch.float16) else p).numpy()
 
 
-def _parameter(values: np.ndarray) -> nn.Parameter:
-    return nn.Parameter(torch.from_numpy(np.ascontiguousarray(values)))
+def _tensor(values: np.ndarray) -> Tensor:
+    exact = values if values.dtype.kind == "f" else values.astype(np.float64)
+    return torch.from_numpy(np.ascontiguousarray(exact))
 
 
 def _package() -> Any:

@@ -1,0 +1,100 @@
+"""A deployed network in one safetensors file: tensors, and the wiring as JSON in its header. Loading runs no code."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+from torch import Tensor, nn
+
+from rheobase.deploy.network import LIF, Network, Scale, convolution, linear
+
+FORMAT = "rheobase network 1"
+_OPTIONS = {
+    "Conv2d": ("stride", "padding", "dilation", "groups"),
+    "Linear": (),
+    "Scale": (),
+    "AvgPool2d": ("kernel_size", "stride", "padding", "divisor_override"),
+    "AdaptiveAvgPool2d": (),
+    "Flatten": (),
+    "LIF": ("decay", "fraction_bits"),
+}
+
+
+def save(network: Network, path: str | Path) -> None:
+    """Write `network` into the file `path`."""
+    nodes = [
+        {
+            "name": name,
+            "kind": type(node).__name__,
+            "inputs": network.inputs[name],
+            "options": {key: getattr(node, key) for key in _OPTIONS[type(node).__name__]},
+        }
+        for name, node in network.nodes.items()
+    ]
+    header = {
+        "format": FORMAT,
+        "nodes": json.dumps(nodes),
+        "units": json.dumps([network.input_unit, network.logit_unit]),
+        "info": json.dumps(network.info),
+    }
+    tensors = {name: t.detach().cpu().contiguous() for name, t in network.nodes.state_dict().items()}
+    safetensors.torch.save_file(tensors, path, header)
+
+
+def load(path: str | Path) -> Network:
+    """The network in the file `path`; a ValueError says what is wrong with a damaged one."""
+    if not Path(path).is_file():
+        raise ValueError(f"{path}: no such file")
+    try:
+        with safetensors.safe_open(path, "pt") as file:
+            header = file.metadata() or {}
+            if header.get("format") != FORMAT:
+                raise ValueError(f"its format is {header.get('format')!r}, expected {FORMAT!r}")
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
+        nodes, inputs = {}, {}
+        for node in json.loads(header["nodes"]):
+            name = node["name"]
+            own = {key: tensors.get(f"{name}.{key}") for key in ("weight", "bias", "v_th")}
+            nodes[name] = _node(node["kind"], node["options"], **own)
+            inputs[name] = node["inputs"]
+        input_unit, logit_unit = json.loads(header["units"])
+        info = json.loads(header["info"])
+        return Network(nodes, inputs, input_unit=input_unit, logit_unit=logit_unit, info=info).eval()
+    except (safetensors.SafetensorError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"{path}: not a file of a deployed network, or damaged: {error}") from error
+
+
+def _node(
+    kind: str, options: dict[str, Any], weight: Tensor | None, bias: Tensor | None, v_th: Tensor | None
+) -> nn.Module:
+    if kind not in _OPTIONS or set(options) != set(_OPTIONS[kind]):
+        raise ValueError(f"it has a layer '{kind}' with the options {sorted(options)}")
+    dimensions = {"Conv2d": 4, "Linear": 2, "Scale": 1}.get(kind)
+    if dimensions is not None and (weight is None or weight.ndim != dimensions or 0 in weight.shape):
+        raise ValueError(f"a layer '{kind}' has no weights of {dimensions} dimensions")
+    if bias is not None and (weight is None or bias.shape != weight.shape[:1]):
+        raise ValueError(f"a layer '{kind}' has a bias that does not fit its weights")
+    if kind == "Conv2d" and weight is not None:
+        stride, padding, dilation = (_pair(options[key]) for key in ("stride", "padding", "dilation"))
+        return convolution(weight, bias, stride, padding, dilation, int(options["groups"]))
+    if kind == "Linear" and weight is not None:
+        return linear(weight, bias)
+    if kind == "Scale" and weight is not None:
+        return Scale(weight, bias)
+    if kind == "LIF":
+        if v_th is None or v_th.ndim != 1 or not 0 <= options["decay"] <= 1:
+            raise ValueError("a layer 'LIF' has no thresholds, or a decay outside 0 to 1")
+        return LIF(float(options["decay"]), v_th, options["fraction_bits"])
+    if kind == "AvgPool2d":
+        kernel, stride, padding = (_pair(options[key]) for key in ("kernel_size", "stride", "padding"))
+        return nn.AvgPool2d(kernel, stride, padding, divisor_override=options["divisor_override"])
+    return nn.Flatten() if kind == "Flatten" else nn.AdaptiveAvgPool2d(1)
+
+
+def _pair(value: Any) -> tuple[int, int]:
+    first, second = (value, value) if isinstance(value, int) else value
+    if not (0 <= int(first) < 2**10 and 0 <= int(second) < 2**10):
+        raise ValueError(f"a window has the size {value}")
+    return int(first), int(second)

@@ -1,0 +1,90 @@
+"""Integer networks: int8 weights per channel, integer thresholds, fixed-point decay.
+
+All branches of a neuron count in one unit per channel, the size of its int8 steps. Identity scales, biases,
+thresholds and the potential have FRACTION_BITS more, at the width of an int32 accumulator; the decay is an integer
+over 2**FRACTION_BITS. So a step of a layer is: add int8 weights, decay by a product and a shift, compare. The readout
+has one unit for all classes, so its sums can be compared as they are. Images are rounded to an input unit.
+
+The result is a `Network` whose numbers are such integers (over a power of two), held in float64, which is exact.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from rheobase.deploy.lower import lower
+from rheobase.deploy.network import INPUT, LIF, Network, Scale, convolution
+
+FRACTION_BITS = 8
+STEPS = 1024  # neurons that do not leak must not overflow within so many
+_ONE = 2.0**FRACTION_BITS
+_LARGEST = 127
+
+
+def quantize(network: Network, images: Tensor) -> Network:
+    """The integer version of `network` for inputs like `images` [N, C, H, W] or [T, N, C, H, W]; no labels needed."""
+    if images.ndim not in (4, 5) or images.numel() == 0:
+        raise ValueError(f"expected images [N, C, H, W] or [T, N, C, H, W] to calibrate with, got {list(images.shape)}")
+    if network.input_unit is not None:
+        raise ValueError("this network is quantised already")
+    exact = lower(network, tuple(images.shape[-3:])).double().cpu()
+    input_unit = _input_unit(images)
+    convolutions = {name: node for name, node in exact.nodes.items() if isinstance(node, nn.Conv2d)}
+    for name, conv in convolutions.items():  # a convolution reads spikes, or multiples of the input unit
+        if exact.inputs[name] == (INPUT,):
+            conv.weight.mul_(input_unit)
+    nodes: dict[str, nn.Module] = {}
+    for name, node in exact.nodes.items():
+        if isinstance(node, LIF):
+            synapses = {source: convolutions[source] for source in exact.inputs[name]}
+            wide = {source for source in synapses if isinstance(network.nodes[source], Scale)}
+            unit = _unit([conv.weight for source, conv in synapses.items() if source not in wide], node)
+            for source, conv in synapses.items():
+                nodes[source] = _in_units(conv, unit, wide=source in wide)
+            nodes[name] = _neurons(node, unit)
+            sums = [_largest_sum(nodes[source], of_image=exact.inputs[source] == (INPUT,)) for source in synapses]
+            steps = STEPS if node.decay == 1 else 1 / (1 - node.decay)
+            if sum(sums) * steps * _ONE >= 2**31:
+                raise ValueError(f"quantize: the sums of '{name}' may not fit 32 bits")
+    *_, (last, readout) = convolutions.items()
+    logit_unit = readout.weight.abs().max().item() / _LARGEST or 1.0
+    nodes[last] = _in_units(readout, torch.full((len(readout.weight),), logit_unit).double(), wide=False)
+    ordered = {name: nodes[name] for name in exact.nodes}
+    return Network(ordered, exact.inputs, input_unit=input_unit, logit_unit=logit_unit, info=network.info).eval()
+
+
+def _input_unit(images: Tensor) -> float:
+    """Counts of events are integers already; other inputs are scaled so that the largest becomes 127."""
+    largest = images.abs().max().item()
+    if largest <= _LARGEST and torch.equal(images, images.round()):
+        return 1.0
+    return largest / _LARGEST
+
+
+def _unit(weights: list[Tensor], neurons: LIF) -> Tensor:
+    """The unit [C] in which the largest int8 weight of each channel is 127."""
+    if not weights:  # identity shortcuts alone: their own width is enough
+        return neurons.v_th / _LARGEST
+    unit = torch.stack([w.abs().amax((1, 2, 3)) for w in weights]).amax(0) / _LARGEST
+    return torch.where(unit > 0, unit, neurons.v_th)
+
+
+def _in_units(conv: nn.Conv2d, unit: Tensor, *, wide: bool) -> nn.Conv2d:
+    """The convolution with weights in multiples of unit [C]: integers, or with fraction bits if `wide`."""
+    one = _ONE if wide else 1.0
+    weight = torch.round(conv.weight / unit.view(-1, 1, 1, 1) * one) / one
+    bias = None if conv.bias is None else torch.round(conv.bias / unit * _ONE) / _ONE
+    assert not isinstance(conv.padding, str)
+    return convolution(weight, bias, conv.stride, conv.padding, conv.dilation)
+
+
+def _neurons(lif: LIF, unit: Tensor) -> LIF:
+    # half a step above the integer threshold, so that no rounding elsewhere can turn "equal" into "above"
+    v_th = (torch.floor(lif.v_th / unit * _ONE) + 0.5) / _ONE
+    return LIF(round(lif.decay * _ONE) / _ONE, v_th, FRACTION_BITS)
+
+
+def _largest_sum(conv: nn.Module, *, of_image: bool) -> float:
+    """The largest current that the convolution can cause: an image has values up to 127, spikes are ones."""
+    assert isinstance(conv, nn.Conv2d)
+    largest = conv.weight.abs().sum((1, 2, 3)) * (_LARGEST if of_image else 1)
+    return (largest if conv.bias is None else largest + conv.bias.abs()).max().item()

@@ -1,0 +1,152 @@
+import numpy as np
+import pytest
+import torch
+
+from rheobase.deploy import nir as rheobase_nir
+from rheobase.deploy import nirfile
+from rheobase.deploy.agreement import agreement, record
+from rheobase.deploy.fold import fold
+from rheobase.deploy.network import INPUT, LIF, Network, Scale
+from rheobase.deploy.quantize import FRACTION_BITS, quantize
+from rheobase.deploy.simulate import simulate
+
+from .networks import images, tiny
+
+ONE = 2**FRACTION_BITS
+
+
+def integer(t):
+    assert torch.equal(t, t.round())
+    return t.to(torch.int64).numpy()
+
+
+def integer_network(network, x, timesteps):
+    """The same network in integers alone: int8 weights, int32 sums, shifts; one image, spikes of every layer."""
+    image = np.clip(np.rint(x.numpy() / network.input_unit), -127, 127).astype(np.int64)
+    potentials = {name: None for name, node in network.nodes.items() if isinstance(node, LIF)}
+    spikes = {name: [] for name in potentials}
+    for _ in range(timesteps):
+        values = {INPUT: image}
+        for name, node in network.nodes.items():
+            if name in potentials:
+                current = sum(values[source] for source in network.inputs[name])
+                old = potentials[name] if potentials[name] is not None else np.zeros_like(current)
+                u = (round(node.decay * ONE) * old >> FRACTION_BITS) + current
+                assert np.abs(u).max() < 2**31
+                threshold = integer(node.v_th * ONE - 0.5)
+                values[name] = (u > threshold[:, None, None]).astype(np.int64)
+                potentials[name] = np.where(values[name] == 1, 0, u)
+                spikes[name].append(values[name].ravel())
+            else:
+                values[name] = integer_convolution(node, values[network.inputs[name][0]])
+    return {name: np.stack(s) for name, s in spikes.items()}, values[name].ravel()
+
+
+def integer_convolution(node, x):
+    weight = integer(node.weight * ONE)  # int8 weights, shifted to the accumulator
+    if not torch.equal(node.weight, node.weight.round()):
+        assert node.kernel_size == (1, 1)  # only identity scales are wider
+    else:
+        assert np.abs(weight).max() <= 127 * ONE
+    (sy, sx), (py, px) = node.stride, node.padding
+    padded = np.pad(x, ((0, 0), (py, py), (px, px)))
+    height, width = ((n - k) // s + 1 for n, k, s in zip(padded.shape[1:], node.kernel_size, (sy, sx), strict=True))
+    out = np.zeros((len(weight), height, width), np.int64)
+    for ky in range(node.kernel_size[0]):
+        for kx in range(node.kernel_size[1]):
+            window = padded[:, ky : ky + sy * height : sy, kx : kx + sx * width : sx]
+            out += np.einsum("oc,chw->ohw", weight[:, :, ky, kx], window)
+    return out if node.bias is None else out + integer(node.bias * ONE)[:, None, None]
+
+
+@pytest.mark.parametrize("decay", [0.25, 0.5, 0.3])
+def test_it_is_an_integer_network(decay):
+    network = quantize(fold(tiny(decay=decay)), images(6, 2, 7, seed=5))
+    x = images(3, 2, 7)
+    result = record(network, x, 4)
+    for i in range(3):
+        spikes, sums = integer_network(network, x[i], 4)
+        for name, expected in spikes.items():
+            np.testing.assert_array_equal(result.spikes[name][:, i].numpy(), expected)
+        np.testing.assert_allclose(result.logits[-1, i].numpy(), sums / ONE * network.logit_unit)
+
+
+def test_branches_share_units_and_use_the_whole_range():
+    network = quantize(fold(tiny()), images(6, 2, 7, seed=5))
+    conv2, shortcut = network.nodes["body_2_conv2"], network.nodes["body_2_shortcut"]
+    largest = torch.maximum(conv2.weight.abs().amax((1, 2, 3)), shortcut.weight.abs().amax((1, 2, 3)))
+    assert torch.equal(largest, torch.full((8,), 127.0, dtype=torch.float64))
+
+
+def test_weights_are_within_half_a_step():
+    model = tiny()
+    exact = fold(model)
+    network = quantize(exact, images(6, 2, 7, seed=5))
+    conv, quantised = exact.nodes["body_0_conv1"], network.nodes["body_0_conv1"]
+    unit = conv.weight.abs().amax((1, 2, 3), keepdim=True) / 127
+    assert ((quantised.weight * unit - conv.weight).abs() <= unit / 2 + 1e-12).all()
+    threshold = network.nodes["body_0_soma1"].v_th * unit.flatten()
+    assert ((threshold - 0.5).abs() <= unit.flatten() / ONE).all()
+
+
+def test_most_spikes_agree_with_the_float_network():
+    model = tiny()
+    x = images(16, 2, 7)
+    result = agreement(record(model, x, 4), record(quantize(fold(model), images(6, 2, 7, seed=5)), x, 4))
+    assert result.layers["soma"] < 0.02
+    assert max(result.layers.values()) < 0.2
+
+
+def test_event_counts_need_no_rounding():
+    events = torch.randint(0, 4, (3, 6, 2, 7, 7)).double()
+    network = quantize(fold(tiny()), events)
+    assert network.input_unit == 1.0
+    assert quantize(fold(tiny()), events * 0.1).input_unit == pytest.approx(0.3 / 127)
+
+
+@pytest.mark.parametrize("global_pool", [False, True])
+def test_the_exported_file_holds_int8_and_runs_exactly(tmp_path, global_pool):
+    pytest.importorskip("nir", reason="the extra rheobase[nir] is not installed")
+    network = quantize(fold(tiny(global_pool=global_pool, decay=0.3)), images(6, 2, 7, seed=5))
+    rheobase_nir.write(network, tmp_path / "net.nir", (2, 7, 7))
+    graph = nirfile.read(tmp_path / "net.nir")
+    weights = {name: node.values["weight"].dtype for name, node in graph.nodes.items() if node.kind == "Conv2d"}
+    wide = {name for name, node in fold(tiny(global_pool=global_pool)).nodes.items() if isinstance(node, Scale)}
+    assert {name for name, dtype in weights.items() if dtype != np.int8} == wide
+    x = images(3, 2, 7)
+    expected = record(network, x, 4)
+    loaded = agreement(expected, record(rheobase_nir.load(tmp_path / "net.nir"), x, 4))
+    assert set(loaded.layers.values()) == {0.0}
+    assert loaded.logits == 0
+    for i in range(3):
+        result = simulate(graph, x[i].numpy(), 4)
+        for name, spikes in result.spikes.items():
+            np.testing.assert_array_equal(spikes.reshape(4, -1), expected.spikes[name][:, i].numpy())
+        np.testing.assert_allclose(result.logits, expected.logits[:, i].numpy(), rtol=1e-12)
+
+
+def test_the_float_network_is_left_alone():
+    network = fold(tiny())
+    before = {name: t.clone() for name, t in network.state_dict().items()}
+    quantize(network, images(6, 2, 7))
+    assert all(torch.equal(before[name], t) for name, t in network.state_dict().items())
+
+
+def test_what_cannot_be_quantised_is_explained():
+    network = fold(tiny())
+    with pytest.raises(ValueError, match="expected images"):
+        quantize(network, torch.zeros(2, 7, 7))
+    quantised = quantize(network, images(6, 2, 7))
+    with pytest.raises(ValueError, match="quantised already"):
+        quantize(quantised, images(6, 2, 7))
+    with pytest.raises(ValueError, match="canonical form"):
+        rheobase_nir.to_nir(quantised, (2, 7, 7), "portable")
+
+
+def test_sums_that_may_not_fit_are_named():
+    wide = torch.nn.Linear(2**18, 3).double()
+    nodes = {"flatten": torch.nn.Flatten(), "wide": wide, "neurons": LIF(0.25, torch.ones(3).double())}
+    readout = torch.nn.Linear(3, 2).double()
+    inputs = {"flatten": [INPUT], "wide": ["flatten"], "neurons": ["wide"], "readout": ["neurons"]}
+    with pytest.raises(ValueError, match="'neurons' may not fit"):
+        quantize(Network(nodes | {"readout": readout}, inputs), torch.randn(1, 4, 256, 256).double())
