@@ -208,9 +208,8 @@ def test_moments_far_from_zero_are_exact_to_rounding(backend: str, layout: Calla
     case = Case((4, 3, 17, 6, 5), [layout, layout], dtype=torch.float32, mean=1000.0)
     got = case.results(kernels.fire, backend=backend)
     means, variances = zip(*(functional.moments(x.double()) for x in case.leaves), strict=True)
-    torch.testing.assert_close(
-        got["mean"].double(), torch.stack(means), rtol=2 * torch.finfo(torch.float32).eps, atol=0
-    )
+    rounding = torch.finfo(torch.float32).eps
+    torch.testing.assert_close(got["mean"].double(), torch.stack(means), rtol=2 * rounding, atol=0)
     torch.testing.assert_close(got["var"].double(), torch.stack(variances), rtol=8 * rounding, atol=0)
 
 
