@@ -1,0 +1,225 @@
+"""ONNX files of a deployed network, built node by node: one timestep, with the state as inputs and outputs.
+
+    inputs:  input [N, C, H, W] and the potential `<layer>_v` of every layer of neurons (zeros at the start)
+    outputs: logits [N, K] and the potentials `<layer>_v_next`
+
+One file serves every number of timesteps, and streams. ONNX Runtime has no convolution in double precision on CPUs, so
+a float64 network writes its convolutions as slices and a matrix product; float32 uses the operator.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from rheobase.deploy.lower import Shape, node_shapes
+from rheobase.deploy.network import INPUT, LIF, Network, Scale, check_timesteps
+
+OPSET = 18
+IR_VERSION = 10  # readable by every ONNX Runtime since 1.18
+LOGITS = "logits"
+OPERATORS = {
+    "Add", "Cast", "Clip", "Concat", "Conv", "Div", "Flatten", "Floor", "Greater", "MatMul", "Mul", "Pad",
+    "ReduceMean", "ReduceSum", "Reshape", "Round", "Slice", "Where",
+}  # fmt: skip
+LARGEST_SIZE, LARGEST_PADDING = 2**20, 2**10
+
+
+def write(network: Network, path: str | Path, input_shape: Shape) -> None:
+    """Write `network` for images [C, H, W] of this shape as an ONNX file, in the precision of its parameters."""
+    Path(path).write_bytes(to_onnx(network, input_shape).SerializeToString())
+
+
+def to_onnx(network: Network, input_shape: Shape) -> Any:
+    """The ONNX model of one timestep of `network`."""
+    onnx = _package("onnx")
+    graph = _Graph(next(network.parameters()).dtype)
+    shapes = node_shapes(network, input_shape)
+    names = {INPUT: graph.rounded(INPUT, network.input_unit)}
+    for name, node in network.nodes.items():
+        sources = [names[source] for source in network.inputs[name]]
+        if isinstance(node, LIF):
+            names[name] = graph.neurons(name, node, sources, shapes[name])
+        else:
+            names[name] = graph.layer(name, node, sources[0], shapes[network.inputs[name][0]], shapes[name])
+    flat = graph.add("Flatten", names[name], axis=1)
+    graph.add("Mul", flat, graph.constant(network.logit_unit), output=LOGITS)
+    helper, kind = onnx.helper, graph.kind
+    inputs = [helper.make_tensor_value_info(INPUT, kind, ["N", *input_shape])]
+    outputs = [helper.make_tensor_value_info(LOGITS, kind, ["N", int(np.prod(shapes[name]))])]
+    for layer, shape in ((n, shapes[n]) for n, node in network.nodes.items() if isinstance(node, LIF)):
+        inputs.append(helper.make_tensor_value_info(f"{layer}_v", kind, ["N", *shape]))
+        outputs.append(helper.make_tensor_value_info(f"{layer}_v_next", kind, ["N", *shape]))
+    made = helper.make_graph(graph.nodes, "rheobase", inputs, outputs, graph.constants)
+    model = helper.make_model(made, opset_imports=[helper.make_opsetid("", OPSET)], producer_name="rheobase")
+    model.ir_version = IR_VERSION
+    helper.set_model_props(model, {"info": json.dumps(network.info)})
+    onnx.checker.check_model(model)
+    return model
+
+
+class Session:
+    """An ONNX file in ONNX Runtime, called like the network: images or a sequence -> logits [T, N, K]."""
+
+    def __init__(self, path: str | Path) -> None:
+        ort = _package("onnxruntime")
+        if not Path(path).is_file():
+            raise ValueError(f"{path}: no such file")
+        try:
+            content = Path(path).read_bytes()
+            _check_is_ours(_package("onnx").load_from_string(content))
+            self.session = ort.InferenceSession(content, providers=["CPUExecutionProvider"])
+            self.info = json.loads(self.session.get_modelmeta().custom_metadata_map.get("info", "{}"))
+            first, *states = self.session.get_inputs()
+        except Exception as error:  # ONNX Runtime has many kinds of errors
+            raise ValueError(f"{path}: not an ONNX file of a deployed network, or damaged: {error}") from error
+        self.dtype = np.float64 if first.type == "tensor(double)" else np.float32
+        self.states = {state.name: tuple(state.shape[1:]) for state in states}
+
+    def __call__(self, x: Tensor, timesteps: int | None = None) -> Tensor:
+        timesteps = check_timesteps(x, timesteps)
+        steps = x.numpy().astype(self.dtype)
+        sequence = np.broadcast_to(steps, (timesteps, *steps.shape)) if x.ndim == 4 else steps
+        state = {name: np.zeros((sequence.shape[1], *shape), self.dtype) for name, shape in self.states.items()}
+        logits = []
+        for x_t in sequence:
+            y, *after = self.session.run(None, {INPUT: np.ascontiguousarray(x_t), **state})
+            state = dict(zip(self.states, after, strict=True))
+            logits.append(y)
+        return torch.from_numpy(np.stack(logits))
+
+
+def _check_is_ours(model: Any) -> None:
+    """Raise a ValueError for operators, storage or sizes that `write` does not use: a file is not trusted."""
+    graph = model.graph
+    if [graph.input[0].name, graph.output[0].name] != [INPUT, LOGITS]:
+        raise ValueError("its inputs and outputs are not those of a deployed network")
+    foreign = {node.op_type for node in graph.node} - OPERATORS
+    if foreign or model.functions or any(node.domain for node in graph.node):
+        raise ValueError(f"it uses operators of others: {', '.join(sorted(foreign))}")
+    sizes = [d.dim_value for value in graph.input for d in value.type.tensor_type.shape.dim]
+    paddings = [n for node in graph.node for a in node.attribute for n in a.ints]
+    padded_by = {node.input[1] for node in graph.node if node.op_type == "Pad"}
+    for tensor in graph.initializer:
+        if tensor.data_location or tensor.external_data:
+            raise ValueError(f"'{tensor.name}' is stored in another file")
+        if tensor.data_type == tensor.INT64:
+            numbers = np.abs(_package("onnx").numpy_helper.to_array(tensor)).ravel().tolist()
+            (paddings if tensor.name in padded_by else sizes).extend(numbers)
+    if max(sizes) > LARGEST_SIZE or max(paddings) > LARGEST_PADDING:
+        raise ValueError(f"it asks for a size of {max(sizes)} or a padding of {max(paddings)}")
+
+
+class _Graph:
+    """ONNX nodes and constants under construction."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        self.onnx = _package("onnx")
+        if dtype not in (torch.float32, torch.float64):
+            raise ValueError(f"ONNX export writes float32 or float64, got {dtype}; convert the network first")
+        self.dtype = np.float64 if dtype == torch.float64 else np.float32
+        self.kind = self.onnx.helper.np_dtype_to_tensor_dtype(np.dtype(self.dtype))
+        self.nodes: list[Any] = []
+        self.constants: list[Any] = []
+
+    def add(self, operator: str, *inputs: str, output: str | None = None, **attributes: Any) -> str:
+        name = output or f"value_{len(self.nodes)}"
+        self.nodes.append(self.onnx.helper.make_node(operator, list(inputs), [name], **attributes))
+        return name
+
+    def constant(self, value: Any, dtype: Any = None) -> str:
+        name = f"constant_{len(self.constants)}"
+        array = np.asarray(value, dtype or self.dtype)
+        self.constants.append(self.onnx.numpy_helper.from_array(array, name))
+        return name
+
+    def rounded(self, x: str, unit: float | None) -> str:
+        if unit is None:
+            return x
+        scaled = self.add("Round", self.add("Div", x, self.constant(unit)))
+        return self.add("Clip", scaled, self.constant(-127), self.constant(127))
+
+    def neurons(self, name: str, lif: LIF, sources: list[str], shape: Shape) -> str:
+        current = sources[0]
+        for source in sources[1:]:
+            current = self.add("Add", current, source)
+        decayed = self.add("Mul", f"{name}_v", self.constant(lif.decay))
+        if lif.fraction_bits is not None:
+            one = self.constant(2.0**lif.fraction_bits)
+            decayed = self.add("Div", self.add("Floor", self.add("Mul", decayed, one)), one)
+        u = self.add("Add", decayed, current)
+        v_th = lif.v_th.numpy(force=True).reshape(-1, *[1] * (len(shape) - 1))
+        fired = self.add("Greater", u, self.constant(v_th))
+        self.add("Where", fired, self.constant(0), u, output=f"{name}_v_next")
+        return self.add("Cast", fired, to=self.kind, output=name)
+
+    def layer(self, name: str, node: nn.Module, x: str, shape_in: Shape, shape: Shape) -> str:
+        if isinstance(node, nn.Conv2d):
+            return self.convolution(name, node, x, shape)
+        if isinstance(node, nn.Linear):
+            y = self.add("MatMul", x, self.constant(node.weight.numpy(force=True).T))
+            return y if node.bias is None else self.add("Add", y, self.constant(node.bias.numpy(force=True)))
+        if isinstance(node, Scale):
+            column = (-1, *[1] * (len(shape) - 1))
+            y = self.add("Mul", x, self.constant(node.weight.numpy(force=True).reshape(column)))
+            bias = node.bias
+            return y if bias is None else self.add("Add", y, self.constant(bias.numpy(force=True).reshape(column)))
+        if isinstance(node, nn.Flatten):
+            return self.add("Flatten", x, axis=1)
+        if isinstance(node, nn.AdaptiveAvgPool2d):
+            return self.add("ReduceMean", x, self.constant([2, 3], np.int64), keepdims=1)
+        assert isinstance(node, nn.AvgPool2d)
+        return self.pool(node, x, shape)
+
+    def convolution(self, name: str, conv: nn.Conv2d, x: str, shape: Shape) -> str:
+        weight = conv.weight.numpy(force=True)
+        bias = np.zeros(len(weight)) if conv.bias is None else conv.bias.numpy(force=True)
+        if self.dtype == np.float32:
+            inputs = [x, self.constant(weight), self.constant(bias)]
+            pads = [*conv.padding, *conv.padding]
+            options: dict[str, Any] = {
+                "strides": conv.stride,
+                "pads": pads,
+                "dilations": conv.dilation,
+                "group": conv.groups,
+            }
+            return self.add("Conv", *inputs, **options)
+        if conv.groups != 1 or set(conv.dilation) != {1}:
+            raise ValueError(f"cannot express '{name}' in float64 ONNX: a convolution in groups or dilated")
+        columns = self.windows(x, conv.kernel_size, conv.stride, conv.padding, shape)  # [N, kh*kw*C, H*W]
+        matrix = weight.transpose(0, 2, 3, 1).reshape(len(weight), -1)
+        y = self.add("Add", self.add("MatMul", self.constant(matrix), columns), self.constant(bias[:, None]))
+        return self.add("Reshape", y, self.constant([0, *shape], np.int64))
+
+    def pool(self, pool: nn.AvgPool2d, x: str, shape: Shape) -> str:
+        kernel, stride, padding = (np.broadcast_to(v, 2) for v in (pool.kernel_size, pool.stride, pool.padding))
+        columns = self.windows(x, kernel, stride, padding, shape)
+        split = self.add("Reshape", columns, self.constant([0, kernel.prod(), *shape], np.int64))
+        total = self.add("ReduceSum", split, self.constant([1], np.int64), keepdims=0)
+        return self.add("Div", total, self.constant(pool.divisor_override or kernel.prod()))
+
+    def windows(self, x: str, kernel: Any, stride: Any, padding: Any, shape: Shape) -> str:
+        """What every place in a sliding window sees: [N, kh * kw * C, H * W]."""
+        pads = [0, 0, *padding, 0, 0, *padding]
+        padded = self.add("Pad", x, self.constant(pads, np.int64))
+        seen = []
+        for ky in range(kernel[0]):
+            for kx in range(kernel[1]):
+                ends = [ky + (shape[1] - 1) * stride[0] + 1, kx + (shape[2] - 1) * stride[1] + 1]
+                places = ([ky, kx], ends, [2, 3], stride)
+                part = self.add("Slice", padded, *(self.constant(list(p), np.int64) for p in places))
+                seen.append(part)
+        joined = self.add("Concat", *seen, axis=1)
+        return self.add("Reshape", joined, self.constant([0, -1, shape[1] * shape[2]], np.int64))
+
+
+def _package(name: str) -> Any:
+    from importlib import import_module
+
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise ValueError(f"ONNX files need the package {name}; install rheobase[onnx]") from error
