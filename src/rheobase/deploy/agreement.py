@@ -59,7 +59,7 @@ def record(network: nn.Module, x: Tensor, timesteps: int | None = None) -> Recor
 
 def agreement(a: Record, b: Record) -> Agreement:
     """Compare two records of the same network and input."""
-    if list(a.spikes) != list(b.spikes):
+    if set(a.spikes) != set(b.spikes):
         raise ValueError(f"expected the same layers, got {', '.join(a.spikes)} and {', '.join(b.spikes)}")
     different = {name: (s != b.spikes[name]).double().mean().item() for name, s in a.spikes.items()}
     rates = {name: s.double().mean().item() for name, s in a.spikes.items()}
