@@ -79,12 +79,15 @@ def load(path: Path) -> Checkpoint:
 
 
 def latest(folder: Path) -> Checkpoint | None:
-    """The newest good checkpoint in `folder`, with a warning for every damaged one before it; None if there is none."""
-    for path in _steps(folder):
+    """The newest good checkpoint in `folder`, with a warning for every damaged one; None where nothing was saved yet."""
+    paths = _steps(folder)
+    for path in paths:
         try:
             return load(path)
         except ValueError as error:
             warnings.warn(f"{error}; trying the one before", stacklevel=2)
+    if paths:
+        raise ValueError(f"no checkpoint in {folder} is usable; start the run again in another folder")
     return None
 
 

@@ -1,5 +1,6 @@
 """The command line: parse, call, print. Commands import what they need, so that --help is quick."""
 
+import os
 import sys
 import warnings
 from pathlib import Path
@@ -13,6 +14,7 @@ from rich.table import Table
 from rheobase import __version__
 
 if TYPE_CHECKING:
+    from rheobase.recipes import Recipe
     from rheobase.runs import Run
 
 app = typer.Typer(
@@ -22,11 +24,13 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-console = Console()
-errors = Console(stderr=True)
+console = Console(highlight=False, soft_wrap=True)
+errors = Console(highlight=False, soft_wrap=True, stderr=True)
 
-Out = Annotated[Path | None, typer.Option(help="Folder for the run; otherwise the first free runs/NAME-NUMBER.")]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
+DataOption = Annotated[Path | None, typer.Option(help="Folder with the data set, or with images of your own.")]
+OutOption = Annotated[Path | None, typer.Option(help="Folder for the run; otherwise the first free runs/NAME-NUMBER.")]
+DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
+RunArgument = Annotated[Path, typer.Argument(help="Folder of a run.")]
 
 
 def _print_version(wanted: bool) -> None:
@@ -46,40 +50,80 @@ def _options(
 
 @app.command()
 def demo(
-    out: Out = None,
-    device: Device = "auto",
+    out: OutOption = None,
+    device: DeviceOption = "auto",
     seed: Annotated[int, typer.Option(help="Seed of all random numbers.")] = 0,
 ) -> None:
     """Train a small spiking network on the embedded hand-written digits: about a minute on two cores."""
-    from rheobase import recipes, train
-    from rheobase.progress import reporter_for
+    import torch
 
+    from rheobase import recipes
+
+    torch.set_num_threads(1)  # the network is so small that a second thread only waits
     recipe = recipes.get("demo").changed([f"seed={seed}"])
-    console.print(f"{recipe.network}, {recipe.timesteps} timesteps, on 1797 hand-written digits", highlight=False)
-    run = train.fit(recipe, out=out, device=device, reporter=reporter_for(console))
-    _print_result(run)
-    console.print("Next:", highlight=False)
-    for command, purpose in (
-        ("rheobase demo --seed 1", "the same with other random numbers"),
+    console.print(f"{recipe.network}, {recipe.timesteps} timesteps, on 1797 hand-written digits")
+    run = _fit(recipe, None, out, False, device)
+    _print_next(
+        (f"rheobase eval {run.folder} --timesteps 2", "the same network with half the steps"),
+        ("rheobase train demo --set decay=0.5", "change the recipe"),
+        ("rheobase recipes", "the recipes of the paper"),
         ("rheobase models", "the networks"),
-    ):
-        console.print(f"  {command:<28}{purpose}", highlight=False)
-
-
-def _print_result(run: "Run") -> None:
-    last = run.rows()[-1]
-    table = Table("layer", "spikes per neuron and step", title="firing rates on the test images", title_justify="left")
-    for layer, rate in last["firing_rates"].items():
-        table.add_row(layer, f"{rate:.3f}")
-    console.print(table)
-    best = max(row["test_accuracy"] for row in run.rows() if "test_accuracy" in row)
-    console.print(
-        f"test accuracy {100 * last['test_accuracy']:.2f} % after the last epoch (best epoch {100 * best:.2f} %)",
-        f"run folder    {run.folder}",
-        sep="\n",
-        highlight=False,
-        soft_wrap=True,
     )
+
+
+@app.command()
+def train(
+    recipe: Annotated[str | None, typer.Argument(help="Name of a recipe; `rheobase recipes` lists them.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting of the recipe.")
+    ] = None,
+    data: DataOption = None,
+    out: OutOption = None,
+    resume: Annotated[Path | None, typer.Option(help="Continue the run in this folder.")] = None,
+    device: DeviceOption = "auto",
+    seed: Annotated[int | None, typer.Option(help="Seed of all random numbers.")] = None,
+) -> None:
+    """Train a network by a recipe."""
+    from rheobase import recipes
+    from rheobase.runs import Run
+
+    changes = [*(settings or []), *([] if seed is None else [f"seed={seed}"])]
+    if resume is not None:
+        if recipe or changes or out:
+            raise ValueError("--resume continues a run as it began; leave out RECIPE, --set, --seed and --out")
+        run = _fit(Run(resume).recipe(), data, resume, True, device)
+    elif recipe is None:
+        raise ValueError(f"which recipe? choose one of {', '.join(recipes.RECIPES)}, or --resume a run")
+    else:
+        run = _fit(recipes.get(recipe).changed(changes), data, out, False, device)
+    _print_next((f"rheobase eval {run.folder}{_data_option(data)}", "measure the network again"))
+
+
+@app.command("eval")
+def evaluate(
+    run: RunArgument,
+    data: DataOption = None,
+    timesteps: Annotated[int | None, typer.Option(help="Other than the network was trained with.")] = None,
+    device: DeviceOption = "auto",
+) -> None:
+    """Measure the trained network of a run on its test images."""
+    from rheobase import train
+
+    found = train.evaluate_run(run, data=data, timesteps=timesteps, device=device)
+    _print_rates(found.firing_rates)
+    console.print(f"test accuracy {100 * found.accuracy:.2f} %  loss {found.loss:.4f}")
+
+
+@app.command()
+def recipes() -> None:
+    """List the recipes."""
+    from rheobase.recipes import RECIPES
+
+    table = _table("recipe", "network", "data", "T", "epochs", last="what")
+    for name, function in RECIPES.items():
+        r = function()
+        table.add_row(name, r.network, r.data, str(r.timesteps), str(r.epochs), (function.__doc__ or "").strip())
+    console.print(table, soft_wrap=False)
 
 
 @app.command()
@@ -88,15 +132,63 @@ def models() -> None:
     from rheobase.models import MODELS
     from rheobase.shapes import summary
 
-    table = Table(box=SIMPLE, padding=0, collapse_padding=True, pad_edge=False)
-    for heading in ("network", "layers", "parameters", "multiplications\nper step", "default\ninput"):
-        table.add_column(heading, no_wrap=True)
-    table.add_column("what for")
+    table = _table("network", "layers", "parameters", "multiplications\nper step", "default\ninput", last="what for")
     for name in MODELS:
         s = summary(name)
         size = "x".join(map(str, s.shape))
         table.add_row(name, str(s.layers), f"{s.parameters / 1e6:.2f} M", f"{s.multiplications:.3g}", size, s.purpose)
-    console.print(table)
+    console.print(table, soft_wrap=False)
+
+
+def _fit(recipe: "Recipe", data: Path | None, out: Path | None, resume: bool, device: str) -> "Run":
+    from rheobase import train
+    from rheobase.progress import reporter_for
+
+    try:
+        run = train.fit(recipe, data=data, out=out, resume=resume, device=device, reporter=reporter_for(console))
+    except train.Interrupted as stop:
+        errors.print(f"{stop}; continue with: rheobase train --resume {stop.folder}{_data_option(data)}")
+        raise typer.Exit(130) from None
+    if _rank() != 0:
+        raise typer.Exit
+    rows = run.rows()
+    _print_rates(rows[-1]["firing_rates"])
+    best = max(row["test_accuracy"] for row in rows if "test_accuracy" in row)
+    console.print(
+        f"test accuracy {100 * rows[-1]['test_accuracy']:.2f} % after the last epoch (best epoch {100 * best:.2f} %)"
+    )
+    console.print(f"run folder {run.folder}")
+    return run
+
+
+def _print_rates(rates: dict[str, float]) -> None:
+    table = _table("layer", last="spikes per neuron and step")
+    for layer, rate in rates.items():
+        table.add_row(layer, f"{rate:.3f}")
+    console.print(table, soft_wrap=False)
+
+
+def _print_next(*hints: tuple[str, str]) -> None:
+    console.print("next:")
+    width = max(len(command) for command, _ in hints)
+    for command, purpose in hints:
+        console.print(f"  {command:<{width}}  {purpose}", markup=False)
+
+
+def _table(*headings: str, last: str) -> Table:
+    table = Table(box=SIMPLE, padding=0, collapse_padding=True, pad_edge=False)
+    for heading in headings:
+        table.add_column(heading, no_wrap=True)
+    table.add_column(last)
+    return table
+
+
+def _data_option(data: Path | None) -> str:
+    return f" --data {data}" if data else ""
+
+
+def _rank() -> int:
+    return int(os.environ.get("RANK", "0"))
 
 
 def main() -> None:
@@ -111,14 +203,17 @@ def main() -> None:
     except (ValueError, OSError, RuntimeError) as error:
         if debug:
             raise
-        errors.print(f"error: {_sentence(error)}", style="red", highlight=False, soft_wrap=True, markup=False)
+        who = f"process {_rank()}: " if _rank() else ""
+        errors.print(f"error: {who}{_sentence(error)}", style="red", markup=False)
         sys.exit(1)
 
 
 def _sentence(error: Exception) -> str:
-    text = str(error) or type(error).__name__
-    return text.strip().splitlines()[0]
+    lines = (str(error) or type(error).__name__).strip().splitlines()
+    if type(error).__name__ == "OutOfMemoryError":
+        return "the GPU is out of memory; try a smaller batch_size, or --set memory=packed or memory=recompute"
+    return lines[0]
 
 
 def _show_warning(message: Warning | str, *details: object) -> None:
-    errors.print(f"warning: {message}", style="yellow", highlight=False, soft_wrap=True, markup=False)
+    errors.print(f"warning: {message}", style="yellow", markup=False)

@@ -46,7 +46,8 @@ class Recipe:
     """Random crop: images move by up to so many pixels."""
     flip: bool = False
     cutout: int = 0
-    policy: Literal["none", "auto"] = "none"
+    policy: Literal["none", "trivial"] = "none"
+    """TrivialAugment: one random operation of random strength per image."""
 
     precision: Literal["fp64", "fp32", "bf16", "fp16"] = "fp32"
     memory: Literal["speed", "packed", "recompute"] = "speed"
@@ -119,6 +120,8 @@ def demo() -> Recipe:
         nesterov=True,
         weight_decay=5e-4,
         schedule="cosine",
+        loss="steps",
+        label_smoothing=0.1,
         padding=1,
     )
 

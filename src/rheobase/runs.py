@@ -11,7 +11,6 @@ from typing import Any
 import torch
 
 from rheobase import checkpoint
-from rheobase.checkpoint import Checkpoint
 from rheobase.data import Dataset
 from rheobase.models import SpikingNet, build
 from rheobase.recipes import Recipe
@@ -44,9 +43,9 @@ class Run:
         }
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            _write_json(folder / "recipe.json", asdict(recipe))
-            _write_json(folder / "data.json", description)
             _write_json(folder / "environment.json", environment(device))
+            _write_json(folder / "data.json", description)
+            _write_json(folder / "recipe.json", asdict(recipe))  # the last one: it makes the folder a run
         except OSError as error:
             raise OSError(f"cannot write to {folder}: {error.strerror}; choose another folder with --out") from error
         return cls(folder)
@@ -71,13 +70,7 @@ class Run:
     def keep_rows(self, epochs: int) -> None:
         """Forget metrics of epochs after the first `epochs`: they will be run again."""
         rows = [row for row in self.rows() if row["epoch"] <= epochs]
-        self.metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
-
-    def latest(self) -> Checkpoint:
-        found = checkpoint.latest(self.checkpoints)
-        if found is None:
-            raise ValueError(f"{self.folder} has no usable checkpoint; start the run again in another folder")
-        return found
+        _write(self.metrics, "".join(json.dumps(row) + "\n" for row in rows))
 
     def _read_json(self, name: str) -> dict[str, Any]:
         path = self.folder / name
@@ -106,7 +99,10 @@ def load_network(folder: Path) -> SpikingNet:
     """The trained network of the run in `folder`, ready for inference."""
     run = Run(folder)
     network = run.network()
-    network.load_state_dict(run.latest().tensors["weights"])
+    saved = checkpoint.latest(run.checkpoints)
+    if saved is None:
+        raise ValueError(f"{folder} has no checkpoint yet: its first epoch was not finished")
+    network.load_state_dict(saved.tensors["weights"])
     return network.eval()
 
 
@@ -141,4 +137,11 @@ def _git_state() -> dict[str, Any] | None:
 
 
 def _write_json(path: Path, content: Any) -> None:
-    path.write_text(json.dumps(content, indent=1) + "\n")
+    _write(path, json.dumps(content, indent=1) + "\n")
+
+
+def _write(path: Path, text: str) -> None:
+    """All or nothing, also when killed."""
+    temporary = path.with_name(f".{path.name}.incomplete")
+    temporary.write_text(text)
+    temporary.replace(path)

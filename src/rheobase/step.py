@@ -11,6 +11,7 @@ from rheobase.functional import readout
 from rheobase.recipes import Recipe
 
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
+DTYPES = {"fp64": torch.float64}  # of weights and images; float32 for every other precision
 
 Step = Callable[
     ..., tuple[Tensor, ...]

@@ -5,29 +5,38 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from math import isfinite
 from pathlib import Path
 from types import FrameType
+from typing import NoReturn
 
 import torch
 from torch import Tensor, nn
 
-from rheobase import checkpoint
+from rheobase import checkpoint, distributed
+from rheobase.capture import capture
 from rheobase.checkpoint import Checkpoint, Tensors
 from rheobase.data import load
 from rheobase.data.feed import Feed, generator
+from rheobase.distributed import Team
 from rheobase.functional import readout
 from rheobase.nn import Soma
 from rheobase.progress import Reporter
 from rheobase.recipes import Recipe
-from rheobase.runs import Row, Run
-from rheobase.step import autocast, learning_rate, loss_of, make_optimizer, make_step, set_learning_rate
+from rheobase.runs import Row, Run, load_network
+from rheobase.step import DTYPES, Step, autocast, learning_rate, loss_of, make_optimizer, make_step, set_learning_rate
+
+ALONE = Team()
 
 
 class Interrupted(Exception):
-    """Training was stopped by the user, after saving."""
+    """Training was stopped by the user, after saving into `folder`."""
+
+    def __init__(self, message: str, folder: Path) -> None:
+        super().__init__(message)
+        self.folder = folder
 
 
 @dataclass(frozen=True)
@@ -47,23 +56,38 @@ def fit(
     device: str = "auto",
     reporter: Reporter | None = None,
 ) -> Run:
-    """Train `recipe` into the folder `out`, or continue the run that is there."""
-    where = choose_device(device)
-    dataset = load(recipe.data, data)
-    if resume:
-        if out is None:
-            raise ValueError("resume needs the folder of the run")
+    """Train `recipe` into the folder `out`, or continue the run that is there from its newest good checkpoint."""
+    if resume and out is None:
+        raise ValueError("resume needs the folder of the run")
+    with distributed.team(choose_device(device)) as (team, where):
+        if team.world > 1 and out is None:
+            raise ValueError("a run of several processes needs a folder that all can see; give one with --out")
+        dataset = load(recipe.data, data)
+        feed = Feed(dataset, recipe, where, DTYPES.get(recipe.precision, torch.float32), team.rank, team.world)
+        if team.leads and not resume:
+            out = Run.create(out, recipe, dataset, where).folder
+        team.wait()
+        assert out is not None
         run = Run(out)
         if run.recipe() != recipe:
             raise ValueError(f"{out} holds a run of another recipe; resume it with its own")
-    else:
-        run = Run.create(out, recipe, dataset, where)
-    dtype = torch.float64 if recipe.precision == "fp64" else torch.float32
-    trainer = Trainer(run, recipe, Feed(dataset, recipe, where, dtype), where, reporter or Reporter())
-    if resume:
-        trainer.restore(run.latest())
-    trainer.train()
+        trainer = Trainer(run, recipe, feed, team, reporter if reporter and team.leads else Reporter())
+        if resume and (saved := checkpoint.latest(run.checkpoints)) is not None:
+            trainer.restore(saved)
+        trainer.train()
     return run
+
+
+def evaluate_run(
+    folder: Path, *, data: Path | None = None, timesteps: int | None = None, device: str = "auto"
+) -> Evaluation:
+    """Measure the trained network of the run in `folder`, at its own or another number of timesteps."""
+    recipe = Run(folder).recipe()
+    if timesteps is not None:
+        recipe = replace(recipe, timesteps=timesteps)
+    where, dtype = choose_device(device), DTYPES.get(recipe.precision, torch.float32)
+    network = load_network(folder).to(where, dtype)
+    return evaluate(network, Feed(load(recipe.data, data), recipe, where, dtype), recipe)
 
 
 def choose_device(name: str) -> torch.device:
@@ -80,8 +104,9 @@ def choose_device(name: str) -> torch.device:
 class Trainer:
     """The state of a run: network, optimiser, moving average, and how far it is."""
 
-    def __init__(self, run: Run, recipe: Recipe, feed: Feed, device: torch.device, reporter: Reporter) -> None:
-        self.run, self.recipe, self.feed, self.device, self.reporter = run, recipe, feed, device, reporter
+    def __init__(self, run: Run, recipe: Recipe, feed: Feed, team: Team, reporter: Reporter) -> None:
+        self.run, self.recipe, self.feed, self.team, self.reporter = run, recipe, feed, team, reporter
+        self.device = device = feed.device
         torch.manual_seed(generator(recipe.seed).initial_seed())
         self.network = run.network().to(device, feed.dtype)
         if device.type == "cuda":
@@ -89,6 +114,7 @@ class Trainer:
         self.average = copy.deepcopy(self.network) if recipe.average else None
         self.optimizer = make_optimizer(self.network, recipe, device)
         self.scaler = torch.amp.GradScaler(device.type, enabled=recipe.precision == "fp16")
+        self.forward = team.wrap(self.network)
         self.step = 0
         self.totals = torch.zeros(4, dtype=torch.float64, device=device)  # of the epoch: loss, correct, norm, images
 
@@ -100,40 +126,55 @@ class Trainer:
     def train(self) -> None:
         steps = self.feed.steps
         self.reporter.start(self.recipe.epochs, steps, self.step)
+        timesteps, step = 0, None
         try:
-            with _interrupts() as interrupted:
+            # a signal reaches the processes of a team at different steps: they stop at once instead
+            with _interrupts() if self.team.world == 1 else nullcontext(threading.Event()) as interrupted:
                 for epoch in range(self.step // steps, self.recipe.epochs):
-                    self._epoch(epoch, interrupted)
+                    if step is None or timesteps != self.recipe.timesteps_at(epoch):
+                        timesteps = self.recipe.timesteps_at(epoch)
+                        step = self._make_step(timesteps)
+                    self._epoch(epoch, step, interrupted)
         finally:
             self.reporter.stop()
 
-    def _epoch(self, epoch: int, interrupted: threading.Event) -> None:
+    def _make_step(self, timesteps: int) -> Step:
+        step = make_step(self.forward, self.optimizer, self.scaler, self.recipe, timesteps, self.average)
+        return capture(step, self.device) if self.team.world == 1 else step
+
+    def _epoch(self, epoch: int, step: Step, interrupted: threading.Event) -> None:
         steps, started = self.feed.steps, time.monotonic()
-        timesteps = self.recipe.timesteps_at(epoch)
-        step = make_step(self.network, self.optimizer, self.scaler, self.recipe, timesteps, self.average)
-        images_before = float(self.totals[3])
+        seen_before = float(self.totals[3])
         self.network.train()
         for images, labels, share in self.feed.training(epoch, first=self.step - epoch * steps):
             set_learning_rate(self.optimizer, learning_rate(self.recipe, self.step / steps))
-            self.totals[:3] += torch.stack(step(images, labels, share))
+            weight = () if self.team.world == 1 else (share,)
+            self.totals[:3] += torch.stack(step(images, labels, *weight))
             self.totals[3] += len(labels)
             self.step += 1
-            if interrupted.is_set():
+            if interrupted.is_set() and self.step < (epoch + 1) * steps:
                 self._check_finite(epoch)
                 self.save()
-                raise Interrupted(f"stopped at step {self.step} of {self.recipe.epochs * steps}")
+                self._stop()
             if self.reporter.due():
                 loss, correct, _, seen = self.totals.tolist()
-                speed = (seen - images_before) / (time.monotonic() - started)
+                speed = self.team.world * (seen - seen_before) / (time.monotonic() - started)
                 self.reporter.step(self.step, loss / seen, correct / seen, speed)
+        self.totals.copy_(self.team.sum(self.totals))
         self._check_finite(epoch)
-        row = self._row(epoch, images_before, started)
-        self.run.append(row)
+        row = self._row(epoch, seen_before, started)
         self.totals.zero_()
-        self.save()
-        self.reporter.epoch(row)
+        if self.team.leads:
+            self.run.append(row)
+            self.save()
+            self.reporter.epoch(row)
+        if interrupted.is_set() and epoch + 1 < self.recipe.epochs:
+            self._stop()
 
-    def _row(self, epoch: int, images_before: float, started: float) -> Row:
+    def _stop(self) -> NoReturn:
+        raise Interrupted(f"stopped at step {self.step} of {self.recipe.epochs * self.feed.steps}", self.run.folder)
+
+    def _row(self, epoch: int, seen_before: float, started: float) -> Row:
         loss, correct, norm, seen = self.totals.tolist()
         seconds = time.monotonic() - started
         row: Row = {
@@ -143,12 +184,12 @@ class Trainer:
             "lr": learning_rate(self.recipe, (self.step - 1) / self.feed.steps),
             "loss": loss / seen,
             "train_accuracy": correct / seen,
-            "gradient_norm": norm / self.feed.steps,
-            "images_per_second": (seen - images_before) / seconds,
+            "gradient_norm": norm / self.team.world / self.feed.steps,
+            "images_per_second": (seen - seen_before) / seconds,
             "seconds": seconds,
         }
         if (epoch + 1) % self.recipe.evaluate_every == 0 or epoch + 1 == self.recipe.epochs:
-            found = evaluate(self.result, self.feed, self.recipe)
+            found = evaluate(self.result, self.feed, self.recipe, self.team)
             row |= {"test_loss": found.loss, "test_accuracy": found.accuracy, "firing_rates": found.firing_rates}
         return row
 
@@ -181,26 +222,25 @@ class Trainer:
         momentum = _under("momentum.", training)
         for name, parameter in self.network.named_parameters():
             if name in momentum:
-                buffer = momentum[name].to(self.device).clone(memory_format=torch.preserve_format)
-                self.optimizer.state[parameter]["momentum_buffer"] = torch.empty_like(parameter).copy_(buffer)
+                self.optimizer.state[parameter]["momentum_buffer"] = torch.empty_like(parameter).copy_(momentum[name])
         self.scaler.load_state_dict(saved.state["scaler"])
         self.run.keep_rows(self.step // self.feed.steps)
 
 
 @torch.no_grad()
-def evaluate(network: nn.Module, feed: Feed, recipe: Recipe) -> Evaluation:
+def evaluate(network: nn.Module, feed: Feed, recipe: Recipe, team: Team = ALONE) -> Evaluation:
     """Loss, accuracy and firing rates over the test images."""
     somas = {name: module for name, module in network.named_modules() if isinstance(module, Soma)}
-    rates = {name: torch.zeros((), dtype=torch.float64, device=feed.device) for name in somas}
+    rates = torch.zeros(len(somas), dtype=torch.float64, device=feed.device)
     totals = torch.zeros(3, dtype=torch.float64, device=feed.device)  # loss, correct, images
 
-    def count(name: str) -> object:
-        def hook(module: nn.Module, inputs: object, spikes: Tensor) -> None:
-            rates[name] += spikes.mean(dtype=torch.float32) * spikes.shape[1]
+    def count(i: int, spikes: Tensor) -> None:
+        rates[i] += spikes.mean(dtype=torch.float32) * spikes.shape[1]
 
-        return hook
-
-    handles = [soma.register_forward_hook(count(name)) for name, soma in somas.items()]  # type: ignore[arg-type]
+    handles = [
+        soma.register_forward_hook(lambda module, inputs, spikes, i=i: count(i, spikes))
+        for i, soma in enumerate(somas.values())
+    ]
     was_training = network.training
     network.eval()
     try:
@@ -214,8 +254,9 @@ def evaluate(network: nn.Module, feed: Feed, recipe: Recipe) -> Evaluation:
         network.train(was_training)
         for handle in handles:
             handle.remove()
-    loss, correct, n = totals.tolist()
-    return Evaluation(loss / n, correct / n, {name: float(rate) / n for name, rate in rates.items()})
+    loss, correct, n = team.sum(totals).tolist()
+    firing_rates = (team.sum(rates) / n).tolist()
+    return Evaluation(loss / n, correct / n, dict(zip(somas, firing_rates, strict=True)))
 
 
 def _under(prefix: str, tensors: Tensors) -> Tensors:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from rheobase.data.augment import COLUMNS, crop_flip, cutout
 from rheobase.data.dataset import Dataset, Split
+from rheobase.data.policy import trivial_augment
 from rheobase.recipes import Recipe
 
 TEST_BATCH = 256
@@ -32,6 +33,8 @@ class Feed:
                 f"{world} processes need at least as many images in a batch: the data set has {len(dataset.train)}, "
                 f"a batch {recipe.batch_size}"
             )
+        if recipe.policy != "none" and (dataset.train.images.ndim != 4 or dataset.channels not in (1, 3)):
+            raise ValueError(f"policy '{recipe.policy}' needs images of one or three channels; use policy=none")
         self.recipe, self.device, self.dtype = recipe, device, dtype
         self.rank, self.world = rank, world
         self.train, self.test = (Split(s.images.to(device), s.labels.to(device)) for s in (dataset.train, dataset.test))
@@ -71,6 +74,8 @@ class Feed:
         images = self._steps_first(images, timesteps)
         if recipe.padding or recipe.flip:
             images = crop_flip(images, u[:, :3], padding=recipe.padding, flip=recipe.flip)
+        if recipe.policy == "trivial":
+            images = trivial_augment(images.to(self.dtype), u[:, 5:])
         images = self._normalised(images)
         return cutout(images, u[:, 3:5], size=recipe.cutout) if recipe.cutout else images
 

@@ -1,0 +1,243 @@
+"""Whole runs on the embedded digits: learning, stopping, resuming, failing."""
+
+import json
+import multiprocessing
+import os
+import random
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from rheobase import checkpoint, recipes, train
+from rheobase.progress import Reporter
+from rheobase.recipes import Recipe
+from rheobase.runs import Run, load_network
+
+GOLDEN = Path(__file__).parent / "golden" / "demo_losses.txt"
+processes = multiprocessing.get_context("forkserver")
+processes.set_forkserver_preload(["rheobase.train"])
+
+
+def recipe(*settings: str) -> Recipe:
+    """Six steps per epoch."""
+    return recipes.demo().changed(["epochs=3", "batch_size=256", "timesteps=2", *settings])
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread() -> Iterator[None]:
+    """The network is so small that a second thread only waits; sums also depend on the number of threads."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def final(folder: Path) -> dict[str, torch.Tensor]:
+    found = checkpoint.latest(folder / "checkpoints")
+    assert found is not None
+    return {f"{file}.{name}": t for file, tensors in found.tensors.items() for name, t in tensors.items()}
+
+
+def assert_identical(folder: Path, other: Path) -> None:
+    first, second = final(folder), final(other)
+    assert first.keys() == second.keys()
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    timings = ("seconds", "images_per_second")
+    rows = [[{k: v for k, v in row.items() if k not in timings} for row in Run(f).rows()] for f in (folder, other)]
+    assert rows[0] == rows[1]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "whole"
+    train.fit(recipe(), out=folder, device="cpu")
+    return folder
+
+
+def test_a_run_folder_tells_everything(whole: Path) -> None:
+    run = Run(whole)
+    assert run.recipe() == recipe()
+    environment = json.loads((whole / "environment.json").read_text())
+    assert environment["packages"]["torch"] == torch.__version__
+    assert {"python", "platform", "device", "threads", "git"} <= environment.keys()
+    rows = run.rows()
+    assert [(row["epoch"], row["step"]) for row in rows] == [(1, 6), (2, 12), (3, 18)]
+    assert rows[-1]["loss"] < rows[0]["loss"]
+    assert rows[0]["lr"] > rows[-1]["lr"] > 0
+    assert rows[-1]["gradient_norm"] > 0
+
+
+def test_the_same_seed_gives_the_same_run_and_another_one_another(whole: Path, tmp_path: Path) -> None:
+    train.fit(recipe(), out=tmp_path / "again", device="cpu")
+    assert_identical(whole, tmp_path / "again")
+    train.fit(recipe("seed=1", "epochs=1"), out=tmp_path / "other", device="cpu")
+    assert not torch.equal(final(whole)["weights.stem.weight"], final(tmp_path / "other")["weights.stem.weight"])
+
+
+def test_eval_repeats_the_last_row(whole: Path) -> None:
+    found, last = train.evaluate_run(whole, device="cpu"), Run(whole).rows()[-1]
+    assert (found.accuracy, found.loss) == (last["test_accuracy"], last["test_loss"])
+    assert found.firing_rates == last["firing_rates"]
+    assert train.evaluate_run(whole, timesteps=3, device="cpu").firing_rates != found.firing_rates
+
+
+def test_load_network_is_ready_for_inference(whole: Path) -> None:
+    network = load_network(whole)
+    assert not network.training
+    assert torch.equal(network.stem.weight, final(whole)["weights.stem.weight"])
+
+
+class StopAt(Reporter):
+    """Sends Ctrl-C to this process after a step."""
+
+    def __init__(self, step: int) -> None:
+        self.at, self.done = step, 0
+
+    def due(self) -> bool:
+        self.done += 1
+        if self.done == self.at:
+            os.kill(os.getpid(), signal.SIGINT)
+        return False
+
+
+@pytest.mark.parametrize("step", [4, 5, 6, 11])
+def test_ctrl_c_saves_and_the_resumed_run_is_identical(whole: Path, tmp_path: Path, step: int) -> None:
+    out = tmp_path / "run"
+    with pytest.raises(train.Interrupted, match=r"stopped at step \d+ of 18") as stop:
+        train.fit(recipe(), out=out, device="cpu", reporter=StopAt(step))
+    assert stop.value.folder == out
+    found = checkpoint.latest(out / "checkpoints")
+    assert found is not None
+    assert step <= found.step <= step + 1
+    train.fit(recipe(), out=out, resume=True, device="cpu")
+    assert_identical(out, whole)
+
+
+def test_ctrl_c_is_ours_only_while_training(whole: Path, tmp_path: Path) -> None:
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    thread = threading.Thread(target=train.fit, args=[recipe("epochs=1")], kwargs={"out": tmp_path / "thread"})
+    thread.start()
+    thread.join()
+    assert len(Run(tmp_path / "thread").rows()) == 1
+
+
+def start(folder: Path, resume: bool, *settings: str) -> None:
+    torch.set_num_threads(1)
+    train.fit(recipe(*settings), out=folder, resume=resume, device="cpu")
+
+
+def test_kills_at_random_moments_change_nothing(tmp_path: Path) -> None:
+    settings = ("average=0.8", "epochs=5")
+    began = time.monotonic()
+    train.fit(recipe(*settings), out=tmp_path / "whole", device="cpu")
+    lasted = time.monotonic() - began
+    rng = random.Random(KILLS)
+    kills = attempt = 0
+    while kills < KILLS:
+        attempt += 1
+        out = tmp_path / f"killed-{attempt}"
+        while not (out / "recipe.json").exists():  # a kill before that leaves nothing to resume
+            shutil.rmtree(out, ignore_errors=True)
+            kills += killed(out, False, settings, rng.uniform(0, 1.2) * lasted)
+        while kills < KILLS and killed(out, True, settings, rng.uniform(0, 1.2) * lasted):
+            kills += 1
+        train.fit(recipe(*settings), out=out, resume=True, device="cpu")
+        assert_identical(tmp_path / "whole", out)
+        shutil.rmtree(out)
+
+
+KILLS = int(os.environ.get("RHEOBASE_KILLS", "5"))
+
+
+def killed(folder: Path, resume: bool, settings: tuple[str, ...], after: float) -> bool:
+    """Whether a run in a process of its own was killed before its end."""
+    child = processes.Process(target=start, args=(folder, resume, *settings))
+    child.start()
+    child.join(after)
+    child.kill()
+    child.join()
+    assert child.exitcode in (0, -signal.SIGKILL)
+    return child.exitcode != 0
+
+
+def test_damage_costs_one_epoch_and_nothing_else(whole: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    with pytest.raises(train.Interrupted):
+        train.fit(recipe(), out=out, device="cpu", reporter=StopAt(15))
+    newest = max((out / "checkpoints").iterdir())
+    (newest / "training.safetensors").write_bytes(b"")
+    with pytest.warns(UserWarning, match="damaged"):
+        train.fit(recipe(), out=out, resume=True, device="cpu")
+    assert_identical(out, whole)
+
+
+def test_a_loss_that_is_not_finite_ends_the_run_with_the_last_good_checkpoint(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"the loss became nan in epoch \d.*last good checkpoint is in .*smaller lr"):
+        train.fit(recipe("lr=1e38"), out=tmp_path / "run", device="cpu")
+    found = checkpoint.latest(tmp_path / "run" / "checkpoints")
+    assert found is None or all(t.isfinite().all() for t in found.tensors["weights"].values())
+
+
+def test_resume_wants_the_same_recipe(whole: Path) -> None:
+    with pytest.raises(ValueError, match="holds a run of another recipe"):
+        train.fit(recipe("lr=0.2"), out=whole, resume=True)
+    with pytest.raises(ValueError, match="resume needs the folder of the run"):
+        train.fit(recipe(), resume=True)
+
+
+def test_a_folder_that_is_no_run(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"is not the folder of a run: it has no recipe\.json"):
+        train.evaluate_run(tmp_path)
+
+
+def test_an_empty_run_has_nothing_to_evaluate(tmp_path: Path, whole: Path) -> None:
+    for name in ("recipe.json", "data.json"):
+        (tmp_path / name).write_bytes((whole / name).read_bytes())
+    with pytest.raises(ValueError, match="has no checkpoint yet"):
+        train.evaluate_run(tmp_path)
+
+
+def test_the_folder_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match=r"cannot write to .*file/run: Not a directory; choose another folder"):
+        train.fit(recipe(), out=tmp_path / "file" / "run")
+
+
+def test_a_short_beginning_and_rare_evaluation(tmp_path: Path) -> None:
+    settings = ("timesteps=3", "short_timesteps=1", "short_epochs=2", "evaluate_every=2")
+    rows = train.fit(recipe(*settings), out=tmp_path / "run", device="cpu").rows()
+    assert [row["timesteps"] for row in rows] == [1, 1, 3]
+    assert ["test_accuracy" in row for row in rows] == [False, True, True]
+
+
+@pytest.mark.parametrize("setting", ["memory=packed", "memory=recompute", "precision=bf16", "loss=steps"])
+def test_options_reach_the_network(tmp_path: Path, setting: str) -> None:
+    rows = train.fit(recipe(setting, "timesteps=2"), out=tmp_path / "run", device="cpu").rows()
+    assert rows[-1]["loss"] < rows[0]["loss"]
+
+
+class Losses(Reporter):
+    def __init__(self) -> None:
+        self.values: list[float] = []
+
+    def due(self) -> bool:
+        return True
+
+    def step(self, done: int, loss: float, accuracy: float, speed: float) -> None:
+        self.values.append(loss)  # the mean over the epoch so far
+
+
+def test_golden_losses_of_the_demo_in_float64(tmp_path: Path) -> None:
+    losses = Losses()
+    train.fit(recipes.demo().changed(["precision=fp64", "epochs=1"]), out=tmp_path / "run", reporter=losses)
+    if os.environ.get("RHEOBASE_WRITE_GOLDEN"):
+        GOLDEN.write_text("".join(f"{i} {loss!r}\n" for i, loss in enumerate(losses.values[:20], 1)))
+    golden = [float(line.split()[1]) for line in GOLDEN.read_text().splitlines()]
+    assert len(golden) == 20
+    assert losses.values[:20] == pytest.approx(golden, rel=1e-9)
