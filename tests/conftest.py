@@ -1,5 +1,6 @@
 """Every test starts from the same random state and sees NaN wherever memory was never written."""
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,18 @@ from torch import Tensor
 
 with torch.device("cpu"):  # the first such context notes which functions allocate: before they are replaced below
     torch.empty(0)
+
+
+# Without a GPU, Triton's kernels run in its interpreter; it reads this when a kernel is defined.
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"
+
+
+@pytest.fixture
+def triton_device() -> str:
+    """Where a test of Triton kernels puts its tensors; without Triton it is skipped."""
+    pytest.importorskip("triton", reason="needs Triton: install rheobase[kernels]")
+    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 @pytest.fixture(autouse=True)

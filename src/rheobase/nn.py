@@ -4,6 +4,7 @@ Parameters and buffers live here, the maths in `functional` and `kernels`. Every
 [T, N, ...] and keeps no state between calls; synapses fold T into the batch.
 """
 
+from itertools import product
 from typing import Any, NamedTuple
 
 import torch
@@ -87,7 +88,11 @@ class _MeanOfWindows(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, size: int) -> Tensor:
         ctx.size, ctx.like = size, (x.shape, x.stride(), x.dtype)
-        return _windows(x, size).mean((-3, -1))
+        windows = _windows(x, size)
+        total = torch.zeros_like(windows[..., 0, :, 0], dtype=torch.promote_types(x.dtype, torch.float32))
+        for i, j in product(range(size), repeat=2):
+            total += windows[..., i, :, j]
+        return (total / size**2).to(x.dtype)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:

@@ -5,7 +5,7 @@ again: only inputs and results pass through main memory. Gradients are carried a
 multiplication per step.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from math import inf, prod
 
 import torch
@@ -85,6 +85,7 @@ def backward_inputs(
     v_th: float,
     width: float,
     eps: float,
+    disposable: Collection[int] = (),
 ) -> list[Tensor]:
     soma = _Soma(xs, weight, bias, mean, var, decay, v_th, eps, kept=len(grad))
     # dx = by_du * (width * du) + by_x * x + offset, each per branch and channel
@@ -93,7 +94,10 @@ def backward_inputs(
     by_du, by_x, offset = (_per_channel(f.to(mean.dtype), grad) for f in (soma.scale / width, by_x, offset))
     offsets = soma.buffer(len(xs)).copy_(offset[:, None])
     totals, unrounded = soma.buffer(1), soma.buffer(1)
-    outputs = [empty_like_sequence(one_step_if_static(x)) for x in xs]
+    outputs = [
+        x if i in disposable and not is_static(x) else empty_like_sequence(one_step_if_static(x))
+        for i, x in enumerate(xs)
+    ]
     for block in soma.blocks:
         (total,), (wide,) = _fit(totals, block).zero_(), _fit(unrounded, block)
         branches = [

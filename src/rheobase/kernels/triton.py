@@ -19,8 +19,7 @@ PROGRAMS = 2112  # of a reduction, when there is that much to do: 16 on each pro
 # elements of a tile and the warps that work on it
 TILES = {
     "statistics": (256, 1),
-    "forward": (2048, 4),
-    "forward_long": (1024, 4),  # segments of more than 4 steps
+    "forward": (512, 4),
     "backward_sums": (256, 2),
     "backward_inputs": (256, 2),
 }
@@ -64,7 +63,8 @@ class _Layout:
 
     def tile(self, step: str) -> dict[str, int]:
         elements, warps = TILES[step]
-        width = min(triton.next_power_of_2(self.channels), WIDEST_TILE) if self.channels_last else 1
+        widest = max(1, WIDEST_TILE // triton.next_power_of_2(self.pixels))
+        width = min(triton.next_power_of_2(self.channels), widest)
         return {"ROWS": elements // width, "CHANNELS": width, "num_warps": warps}
 
     def grid(self, tile: dict[str, int], programs: int | None = None) -> tuple[int, int]:
@@ -107,14 +107,16 @@ def statistics(xs: list[Tensor]) -> tuple[Tensor, Tensor]:
         tile = layout.tile("statistics")
         grid = layout.grid(tile, PROGRAMS)
         partial = torch.empty(grid[0], 2, layout.channels, dtype=dtype, device=x.device)
+        shifts = torch.empty(layout.channels, dtype=dtype, device=x.device)
         kernels.statistics_kernel[grid](
-            x, partial, layout.rows, layout.channels, x.stride(0), layout.stride_n, layout.stride_c,
+            x, partial, shifts, layout.rows, layout.channels, x.stride(0), layout.stride_n, layout.stride_c,
             T=steps, SEGMENT=_segment(steps), PIXELS=layout.pixels, ACC=_accumulator(dtype), **tile,
         )  # fmt: skip
         kernels.join_statistics_kernel[(triton.cdiv(layout.channels, 4),)](
-            partial, mean[branch], squares[branch], layout.rows, layout.channels, steps, whole.shape[0] // steps,
-            grid[0],
+            partial, shifts, mean[branch], squares[branch], layout.rows, layout.channels, steps,
+            whole.shape[0] // steps, grid[0],
             ACC=_accumulator(dtype), ROWS=tile["ROWS"], PROGRAMS=triton.next_power_of_2(grid[0]), CHANNELS=4,
+            num_warps=8,
         )  # fmt: skip
     return mean, squares
 
@@ -125,7 +127,7 @@ def forward(
     layout = _Layout.of(xs[0])
     xs = [layout.fit(x) for x in xs]
     spikes = layout.empty(xs[0])
-    tile = layout.tile("forward" if _segment(xs[0].shape[0]) <= 4 else "forward_long")
+    tile = layout.tile("forward")
     kernels.forward_kernel[layout.grid(tile)](
         xs[0], xs[-1], spikes, weight.contiguous(), bias.contiguous(), mean.contiguous(), var.contiguous(),
         layout.rows, layout.channels, xs[0].stride(0), xs[-1].stride(0), spikes.stride(0),

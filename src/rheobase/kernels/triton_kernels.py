@@ -24,12 +24,13 @@ def _offsets(row, column, rows, channels, stride_n, stride_c, PIXELS: tl.constex
 
 @triton.jit
 def _coefficients(weight, bias, mean, var, branch, column, channels, K: tl.constexpr, EPS: tl.constexpr):
-    """tdBN of one branch as (x - mean) * scale + bias; rstd beside it."""
+    """tdBN of one branch as x * scale + shift; mean and 1 / sqrt(var + eps) beside it."""
     at = branch * channels + column
     mask = column < channels
+    mean = tl.load(mean + at, mask, other=0)
     rstd = 1 / tl.sqrt(tl.load(var + at, mask, other=1) + EPS)
     scale = tl.load(weight + at, mask, other=0) * K * rstd
-    return tl.load(mean + at, mask, other=0), scale, tl.load(bias + at, mask, other=0), rstd
+    return scale, tl.load(bias + at, mask, other=0) - mean * scale, mean, rstd
 
 
 @triton.jit
@@ -48,26 +49,25 @@ def _store_step(x, t, stride_t, at, value, mask, T: tl.constexpr, SEGMENT: tl.co
 
 
 @triton.jit
-def _potential(v, a, b, mean1, scale1, mean2, scale2, shift, BRANCHES: tl.constexpr, DECAY: tl.constexpr):
+def _potential(v, a, b, scale1, scale2, shift, BRANCHES: tl.constexpr, DECAY: tl.constexpr):
     """u[t] from the potential v that the step before left and the inputs a, b of the branches."""
-    u = DECAY * v + (a.to(v.dtype) - mean1) * scale1 + shift
+    u = DECAY * v + (a.to(v.dtype) * scale1 + shift)
     if BRANCHES == 2:
-        u += (b.to(v.dtype) - mean2) * scale2
+        u += b.to(v.dtype) * scale2
     return u
 
 
 @triton.jit
 def statistics_kernel(
-    x, partial, rows, channels, stride_t, stride_n, stride_c,
+    x, partial, shifts, rows, channels, stride_t, stride_n, stride_c,
     T: tl.constexpr, SEGMENT: tl.constexpr, PIXELS: tl.constexpr, ACC: tl.constexpr, ROWS: tl.constexpr,
     CHANNELS: tl.constexpr,
 ):  # fmt: skip
-    """Mean and squared deviations of one program's tiles, about a shift near the mean: no cancellation."""
+    """Mean and squared deviations of one program's tiles, about the mean of the first tile: no cancellation."""
     tiles = tl.cdiv(rows, ROWS)
-    first = tiles - 1 - tl.program_id(0)
     column = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
-    at, mask = _offsets(first * ROWS + tl.arange(0, ROWS), column, rows, channels, stride_n, stride_c, PIXELS)
-    shift = tl.sum(tl.load(x + at, mask, other=0).to(ACC), 0) / tl.minimum(ROWS, rows - first * ROWS)
+    at, mask = _offsets(tl.arange(0, ROWS), column, rows, channels, stride_n, stride_c, PIXELS)
+    shift = tl.sum(tl.load(x + at, mask, other=0).to(ACC), 0) / tl.minimum(ROWS, rows)
     total = tl.zeros((ROWS, CHANNELS), ACC)
     squares = tl.zeros((ROWS, CHANNELS), ACC)
     for taken in range(tl.program_id(0), tiles, tl.num_programs(0)):
@@ -84,8 +84,10 @@ def statistics_kernel(
     offset = tl.sum(total, 0) / count
     deviations = tl.sum(squares, 0) - tl.sum(total, 0) * offset
     out = partial + tl.program_id(0) * 2 * channels + column
-    tl.store(out, shift + offset, column < channels)
+    tl.store(out, offset, column < channels)
     tl.store(out + channels, tl.maximum(deviations, 0.0), column < channels)
+    if tl.program_id(0) == 0:
+        tl.store(shifts + column, shift, column < channels)
 
 
 @triton.jit
@@ -97,24 +99,24 @@ def _rows_of_program(program, programs, rows, ROWS: tl.constexpr):
 
 @triton.jit
 def join_statistics_kernel(
-    partial, mean, squares, rows, channels, steps, repeats, programs,
+    partial, shifts, mean, squares, rows, channels, steps, repeats, programs,
     ACC: tl.constexpr, ROWS: tl.constexpr, PROGRAMS: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
-    """Join the programs' means and squared deviations (Chan et al. 1979), relative to the first mean.
+    """Join the programs' means (relative to the shift) and squared deviations (Chan et al. 1979).
 
     A static input was read once and counts `repeats` times.
     """
     column = tl.program_id(0) * CHANNELS + tl.arange(0, CHANNELS)
+    existing = column < channels
     i = tl.arange(0, PROGRAMS)
-    mask = (i < programs)[:, None] & (column < channels)[None, :]
+    mask = (i < programs)[:, None] & existing[None, :]
     at = partial + (i * 2 * channels)[:, None] + column[None, :]
-    reference = tl.load(partial + column, column < channels, other=0)
     count = tl.where(i < programs, steps * _rows_of_program(i, programs, rows, ROWS), 0).to(ACC)[:, None]
-    delta = tl.where(mask, tl.load(at, mask, other=0) - reference[None, :], 0.0)
-    shift = tl.sum(delta * count, 0) / tl.sum(count, 0)
-    spread = tl.load(at + channels, mask, other=0) + count * (delta - shift[None, :]) * (delta - shift[None, :])
-    tl.store(mean + column, reference + shift, column < channels)
-    tl.store(squares + column, repeats * tl.sum(tl.where(mask, spread, 0.0), 0), column < channels)
+    offset = tl.load(at, mask, other=0)
+    joined = tl.sum(offset * count, 0) / tl.sum(count, 0)
+    spread = tl.load(at + channels, mask, other=0) + count * (offset - joined[None, :]) * (offset - joined[None, :])
+    tl.store(mean + column, tl.load(shifts + column, existing, other=0) + joined, existing)
+    tl.store(squares + column, repeats * tl.sum(tl.where(mask, spread, 0.0), 0), existing)
 
 
 @triton.jit
@@ -127,10 +129,10 @@ def forward_kernel(
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     column = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
     at, mask = _offsets(row, column, rows, channels, stride_n, stride_c, PIXELS)
-    mean1, scale1, shift, _ = _coefficients(weight, bias, mean, var, 0, column, channels, K, EPS)
-    mean2, scale2 = mean1, scale1
+    scale1, shift, _, _ = _coefficients(weight, bias, mean, var, 0, column, channels, K, EPS)
+    scale2 = scale1
     if BRANCHES == 2:
-        mean2, scale2, shift2, _ = _coefficients(weight, bias, mean, var, 1, column, channels, K, EPS)
+        scale2, shift2, _, _ = _coefficients(weight, bias, mean, var, 1, column, channels, K, EPS)
         shift += shift2
     v = tl.zeros((ROWS, CHANNELS), ACC)
     for start in range(0, T, SEGMENT):
@@ -143,9 +145,9 @@ def forward_kernel(
         for i in tl.static_range(SEGMENT):
             a = first_inputs[i]
             b = second_inputs[i] if BRANCHES == 2 else a
-            u = _potential(v, a, b, mean1, scale1, mean2, scale2, shift, BRANCHES, DECAY)
+            u = _potential(v, a, b, scale1, scale2, shift, BRANCHES, DECAY)
             fired = u > V_TH
-            _store_step(spikes, start + i, stride_t, at, fired, mask, T, SEGMENT)
+            _store_step(spikes, start + i, stride_t, at, tl.where(fired, 1.0, 0.0), mask, T, SEGMENT)
             v = tl.where(fired, 0.0, u)
 
 
@@ -163,22 +165,25 @@ def backward_kernel(
     tiles = tl.cdiv(rows, ROWS)
     column = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
     existing = column < channels
-    mean1, scale1, shift, rstd1 = _coefficients(weight, bias, mean, var, 0, column, channels, K, EPS)
-    mean2, scale2, rstd2 = mean1, scale1, rstd1
+    scale1, shift, mean1, rstd1 = _coefficients(weight, bias, mean, var, 0, column, channels, K, EPS)
+    scale2, mean2, rstd2 = scale1, mean1, rstd1
     if BRANCHES == 2:
-        mean2, scale2, shift2, rstd2 = _coefficients(weight, bias, mean, var, 1, column, channels, K, EPS)
+        scale2, shift2, mean2, rstd2 = _coefficients(weight, bias, mean, var, 1, column, channels, K, EPS)
         shift += shift2
     if SUMS:
         sum_du = tl.zeros((ROWS, CHANNELS), ACC)
         sum_du1 = tl.zeros((ROWS, CHANNELS), ACC)
         sum_du2 = tl.zeros((ROWS, CHANNELS), ACC)
     else:
+        # dx = scale * du + slope * x + offset
         inverse_count = tl.where(count > 0, 1 / tl.cast(tl.maximum(count, 1), ACC), 0.0)
-        centre = tl.load(sums + column, existing, other=0) * inverse_count
-        slope1 = tl.load(sums + channels + column, existing, other=0) * rstd1 * rstd1 * inverse_count
-        slope2 = slope1
+        sum_du = tl.load(sums + column, existing, other=0)
+        slope1 = -scale1 * rstd1 * rstd1 * inverse_count * tl.load(sums + channels + column, existing, other=0)
+        offset1 = -scale1 * inverse_count * sum_du - slope1 * mean1
+        slope2, offset2 = slope1, offset1
         if BRANCHES == 2:
-            slope2 = tl.load(sums + 2 * channels + column, existing, other=0) * rstd2 * rstd2 * inverse_count
+            slope2 = -scale2 * rstd2 * rstd2 * inverse_count * tl.load(sums + 2 * channels + column, existing, other=0)
+            offset2 = -scale2 * inverse_count * sum_du - slope2 * mean2
     SEGMENTS: tl.constexpr = (T + SEGMENT - 1) // SEGMENT
     for taken in range(tl.program_id(0), tiles, tl.num_programs(0)):
         row = (tiles - 1 - taken if SUMS else taken) * ROWS + tl.arange(0, ROWS)
@@ -189,7 +194,7 @@ def backward_kernel(
                 for i in tl.static_range(SEGMENT):
                     a = _load_step(x1, segment * SEGMENT + i, x1_stride_t, at, mask, T, SEGMENT)
                     b = _load_step(x2, segment * SEGMENT + i, x2_stride_t, at, mask, T, SEGMENT) if BRANCHES == 2 else a
-                    u = _potential(v, a, b, mean1, scale1, mean2, scale2, shift, BRANCHES, DECAY)
+                    u = _potential(v, a, b, scale1, scale2, shift, BRANCHES, DECAY)
                     v = tl.where(u > V_TH, 0.0, u)
                 tl.store(starts + segment * tl.cast(starts_stride, tl.int64) + at, v, mask)
         dv = tl.zeros((ROWS, CHANNELS), ACC)  # gradient of the potential that a step leaves
@@ -207,40 +212,38 @@ def backward_kernel(
                 a = _load_step(x1, segment * SEGMENT + i, x1_stride_t, at, mask, T, SEGMENT)
                 b = _load_step(x2, segment * SEGMENT + i, x2_stride_t, at, mask, T, SEGMENT) if BRANCHES == 2 else a
                 grads = grads + (_load_step(grad, segment * SEGMENT + i, grad_stride_t, at, mask, T, SEGMENT),)
-                u = _potential(v, a, b, mean1, scale1, mean2, scale2, shift, BRANCHES, DECAY)
+                u = _potential(v, a, b, scale1, scale2, shift, BRANCHES, DECAY)
                 v = tl.where(u > V_TH, 0.0, u)
                 us = us + (u,)
                 first_inputs = first_inputs + (a,)
                 second_inputs = second_inputs + (b,)
             for i in tl.static_range(SEGMENT - 1, -1, -1):
                 u = us[i]
-                centred1 = first_inputs[i].to(ACC) - mean1
-                centred2 = second_inputs[i].to(ACC) - mean2
+                a = first_inputs[i].to(ACC)
+                b = second_inputs[i].to(ACC)
                 window = tl.abs(u - V_TH) < WIDTH / 2
                 du = tl.where(window, (grads[i].to(ACC) - dv * u) / WIDTH, 0.0) + tl.where(u > V_TH, 0.0, dv)
                 dv = DECAY * du
                 total += du
                 if SUMS:
-                    sum_du1 += du * centred1
+                    sum_du1 += du * (a - mean1)
                     if BRANCHES == 2:
-                        sum_du2 += du * centred2
+                        sum_du2 += du * (b - mean2)
                 else:
                     if not STATIC1:
-                        dx = scale1 * (du - centre - centred1 * slope1)
+                        dx = scale1 * du + (slope1 * a + offset1)
                         _store_step(out1, segment * SEGMENT + i, out1_stride_t, at, dx, mask, T, SEGMENT)
                     if BRANCHES == 2 and not STATIC2:
-                        dx = scale2 * (du - centre - centred2 * slope2)
+                        dx = scale2 * du + (slope2 * b + offset2)
                         _store_step(out2, segment * SEGMENT + i, out2_stride_t, at, dx, mask, T, SEGMENT)
         if SUMS:
             sum_du += total
         else:
             if STATIC1:
-                centred1 = tl.load(x1 + at, mask, other=0).to(ACC) - mean1
-                dx = scale1 * (total / T - centre - centred1 * slope1)
+                dx = scale1 * (total / T) + (slope1 * tl.load(x1 + at, mask, other=0).to(ACC) + offset1)
                 tl.store(out1 + at, dx.to(out1.dtype.element_ty), mask)
             if BRANCHES == 2 and STATIC2:
-                centred2 = tl.load(x2 + at, mask, other=0).to(ACC) - mean2
-                dx = scale2 * (total / T - centre - centred2 * slope2)
+                dx = scale2 * (total / T) + (slope2 * tl.load(x2 + at, mask, other=0).to(ACC) + offset2)
                 tl.store(out2 + at, dx.to(out2.dtype.element_ty), mask)
     if SUMS:
         out = out1 + tl.program_id(0) * (1 + BRANCHES) * channels + column
@@ -267,5 +270,5 @@ def unpack_kernel(bits, spikes, count, words, BLOCK: tl.constexpr):
     packed = tl.load(bits + word, word < words, other=0).to(tl.int32)
     for j in tl.static_range(8):
         at = j * tl.cast(words, tl.int64) + word
-        spike = ((packed >> j) & 1).to(spikes.dtype.element_ty)
+        spike = ((packed >> j) & 1).to(tl.float32).to(spikes.dtype.element_ty)
         tl.store(spikes + at, spike, (word < words) & (at < count))
