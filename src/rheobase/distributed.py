@@ -51,7 +51,7 @@ class Team:
         for module in network.modules():
             if isinstance(module, Soma):
                 module.group = dist.group.WORLD
-        return DistributedDataParallel(network, broadcast_buffers=False)  # running statistics are equal already
+        return DistributedDataParallel(network)
 
 
 @contextmanager

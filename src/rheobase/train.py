@@ -235,7 +235,7 @@ def evaluate(network: nn.Module, feed: Feed, recipe: Recipe, team: Team = ALONE)
     totals = torch.zeros(3, dtype=torch.float64, device=feed.device)  # loss, correct, images
 
     def count(i: int, spikes: Tensor) -> None:
-        rates[i] += spikes.mean(dtype=torch.float32) * spikes.shape[1]
+        rates[i] += spikes.mean(dtype=torch.float64) * spikes.shape[1]
 
     handles = [
         soma.register_forward_hook(lambda module, inputs, spikes, i=i: count(i, spikes))
