@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from rheobase import __version__
+from rheobase.deploy.commands import register as register_deployment
 
 if TYPE_CHECKING:
     from rheobase.recipes import Recipe
@@ -138,6 +139,9 @@ def models() -> None:
         size = "x".join(map(str, s.shape))
         table.add_row(name, str(s.layers), f"{s.parameters / 1e6:.2f} M", f"{s.multiplications:.3g}", size, s.purpose)
     console.print(table, soft_wrap=False)
+
+
+register_deployment(app)
 
 
 def _fit(recipe: "Recipe", data: Path | None, out: Path | None, resume: bool, device: str) -> "Run":

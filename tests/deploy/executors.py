@@ -115,7 +115,7 @@ def _table() -> None:
     from deploy.networks import SMALL, images, trained_like
     from rheobase.deploy import nir as rheobase_nir
     from rheobase.deploy.agreement import agreement, record
-    from rheobase.deploy.fold import fold
+    from rheobase.deploy.folding import fold
 
     with tempfile.TemporaryDirectory() as folder:
         for name, options, size, timesteps in SMALL:

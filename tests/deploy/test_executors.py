@@ -6,7 +6,7 @@ import pytest
 
 from rheobase.deploy import nir as rheobase_nir
 from rheobase.deploy.agreement import agreement, record
-from rheobase.deploy.fold import fold
+from rheobase.deploy.folding import fold
 
 from . import executors
 from .networks import images, tiny, trained_like

@@ -7,7 +7,7 @@ from safetensors.torch import save_file
 
 from rheobase.deploy.agreement import agreement, record
 from rheobase.deploy.file import load, save
-from rheobase.deploy.fold import fold
+from rheobase.deploy.folding import fold
 from rheobase.deploy.quantize import quantize
 
 from .networks import images, tiny

@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 from rheobase.deploy.agreement import agreement, record
-from rheobase.deploy.fold import fold
+from rheobase.deploy.folding import fold
 from rheobase.deploy.lower import diagonal, lower, node_shapes
 from rheobase.deploy.network import INPUT, LIF, Network, Scale
 

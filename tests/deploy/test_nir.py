@@ -6,7 +6,7 @@ from torch import nn
 from rheobase.deploy import nir as rheobase_nir
 from rheobase.deploy import nirfile
 from rheobase.deploy.agreement import agreement, record
-from rheobase.deploy.fold import fold
+from rheobase.deploy.folding import fold
 from rheobase.deploy.network import INPUT, LIF, Network
 
 from .networks import images, tiny

@@ -8,7 +8,7 @@ import pytest
 
 from rheobase.deploy import nir as rheobase_nir
 from rheobase.deploy import nirfile
-from rheobase.deploy.fold import fold
+from rheobase.deploy.folding import fold
 
 from .networks import tiny
 

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from rheobase.deploy import onnx as rheobase_onnx
-from rheobase.deploy.fold import fold
+from rheobase.deploy.folding import fold
 from rheobase.deploy.quantize import quantize
 
 from .networks import SMALL, images, tiny, trained_like

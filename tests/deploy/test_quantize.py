@@ -5,7 +5,7 @@ import torch
 from rheobase.deploy import nir as rheobase_nir
 from rheobase.deploy import nirfile
 from rheobase.deploy.agreement import agreement, record
-from rheobase.deploy.fold import fold
+from rheobase.deploy.folding import fold
 from rheobase.deploy.network import INPUT, LIF, Network, Scale
 from rheobase.deploy.quantize import FRACTION_BITS, quantize
 from rheobase.deploy.simulate import simulate

@@ -8,7 +8,7 @@ import torch
 from rheobase.deploy import nir as rheobase_nir
 from rheobase.deploy import nirfile, simulate
 from rheobase.deploy.agreement import record
-from rheobase.deploy.fold import fold
+from rheobase.deploy.folding import fold
 
 from .networks import images, tiny
 

@@ -1,6 +1,22 @@
 """From a trained network to one that runs on spikes alone: fold, quantise, export, simulate."""
 
-from rheobase.deploy.fold import fold
-from rheobase.deploy.network import Network
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rheobase.deploy.folding import fold
+    from rheobase.deploy.network import Network
 
 __all__ = ["Network", "fold"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import on first use: the command line must not wait for torch."""
+    if name == "fold":
+        from rheobase.deploy.folding import fold
+
+        return fold
+    if name == "Network":
+        from rheobase.deploy.network import Network
+
+        return Network
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

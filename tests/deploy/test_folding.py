@@ -3,7 +3,7 @@ import torch
 from torch import Tensor, nn
 
 from rheobase.deploy.agreement import agreement, record
-from rheobase.deploy.fold import fold
+from rheobase.deploy.folding import fold
 from rheobase.deploy.network import LIF, Network, Scale
 from rheobase.models import MODELS, BasicBlock
 from rheobase.nn import AvgPool2d, Conv2d, Soma

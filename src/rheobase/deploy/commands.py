@@ -1,0 +1,155 @@
+"""The commands of deployment: fold, export, verify, predict. `register` adds them to the command line."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from rheobase.deploy.agreement import Agreement
+
+console = Console(highlight=False, soft_wrap=True)
+
+RunArgument = Annotated[Path, typer.Argument(help="Folder of a run.")]
+DataOption = Annotated[Path | None, typer.Option(help="Folder with the data set of the run.")]
+OutOption = Annotated[Path | None, typer.Option(help="File to write; otherwise one in the folder of the run.")]
+
+
+class Format(StrEnum):
+    nir = "nir"
+    onnx = "onnx"
+
+
+class Form(StrEnum):
+    canonical = "canonical"
+    portable = "portable"
+
+
+def register(app: typer.Typer) -> None:
+    for command in (fold, export, verify, predict):
+        app.command()(command)
+
+
+def fold(run: RunArgument, data: DataOption = None, out: OutOption = None) -> None:
+    """Fold tdBN into the weights: a network of synapses and bare LIF neurons, in one file."""
+    from rheobase.deploy import file
+    from rheobase.deploy.verify import folded, sample
+    from rheobase.runs import Run
+
+    model, network = folded(Run(run))
+    target = out or run / "folded.safetensors"
+    file.save(network, target)
+    _print_agreement(sample(Run(run), data, model, network), "in float32")
+    console.print(f"wrote {target}: {len(network.nodes)} nodes, no normalisation")
+    _print_next(f"rheobase verify {target} {run}", f"rheobase export {run} --to nir")
+
+
+def export(
+    run: RunArgument,
+    to: Annotated[Format, typer.Option(help="Format of the file.")],
+    int8: Annotated[bool, typer.Option("--int8", help="Integers: int8 weights, thresholds, decay.")] = False,
+    form: Annotated[Form, typer.Option(help="Form of a NIR file: portable has convolutions only.")] = Form.canonical,
+    data: DataOption = None,
+    out: OutOption = None,
+) -> None:
+    """Fold the network of a run and write it for other software and hardware."""
+    from rheobase.data import load
+    from rheobase.deploy import nir, onnx
+    from rheobase.deploy.quantize import quantize
+    from rheobase.deploy.verify import calibration_images, folded
+    from rheobase.runs import Run
+
+    source = Run(run)
+    _, network = folded(source)
+    if int8:
+        network = quantize(network, calibration_images(source, load(source.recipe().data, data)))
+    target = out or run / f"network{'-int8' if int8 else ''}.{to}"
+    shape = tuple(network.info["shape"])
+    if to is Format.nir:
+        nir.write(network, target, shape, form)
+    else:
+        onnx.write(network, target, shape)
+    console.print(f"wrote {target} ({target.stat().st_size / 2**20:.1f} MB)")
+    _print_next(f"rheobase verify {target} {run}")
+
+
+def verify(
+    file: Annotated[Path, typer.Argument(help="A file that fold or export wrote.")],
+    run: RunArgument,
+    data: DataOption = None,
+    images: Annotated[int, typer.Option(min=1, help="Test images to compare spike by spike.")] = 32,
+    simulate: Annotated[int, typer.Option(min=0, help="Of these, how many the event-driven simulator runs too.")] = 1,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+) -> None:
+    """Run a file against the network it came from: spikes, accuracy, and a verdict."""
+    from rheobase.deploy.verify import verify as compare
+    from rheobase.runs import Run
+    from rheobase.train import choose_device
+
+    found = compare(file, Run(run), data=data, images=images, simulated=simulate, device=choose_device(device))
+    _print_agreement(found.agreement, f"on {images} test images, in float64")
+    if found.simulation is not None:
+        images, done = found.simulation.images, found.simulation.operations
+        console.print(
+            f"event-driven simulator: {found.simulation.different} spikes differ on {images} image(s); "
+            f"{done.additions:.3g} additions, {done.multiplications:.3g} multiplications per image"
+        )
+    console.print(f"test accuracy {100 * found.trained:.2f} % trained, {100 * found.deployed:.2f} % in the file")
+    console.print(f"verdict: {found.verdict}")
+    if not found.passed:
+        raise typer.Exit(1)
+
+
+def predict(
+    network: Annotated[Path, typer.Argument(help="Folder of a run, or a file that fold or export wrote.")],
+    images: Annotated[list[Path], typer.Argument(help="Image files, or folders of them.")],
+    top: Annotated[int, typer.Option(min=1, help="Classes to show.")] = 3,
+) -> None:
+    """Classify images: the most likely classes and their probabilities."""
+    import torch
+
+    from rheobase.deploy.images import find, read
+    from rheobase.deploy.verify import folded, input_dtype, open_file
+    from rheobase.functional import readout
+    from rheobase.runs import Run
+
+    found = folded(Run(network))[1] if network.is_dir() else open_file(network)
+    missing = {"shape", "classes", "mean", "std", "timesteps"} - set(found.info)
+    if missing:
+        raise ValueError(f"{network} does not say {', '.join(sorted(missing))}; export it again from its run")
+    classes = found.info["classes"]
+    for path in find(images):
+        x = read(path, found.info)[None].to(input_dtype(found))
+        with torch.no_grad():
+            share = readout(found(x, found.info["timesteps"])).softmax(1)[0]
+        best = share.topk(min(top, len(classes)))
+        pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+        console.print(f"{path}: {', '.join(f'{classes[k]} {100 * p:.1f} %' for k, p in pairs)}", markup=False)
+
+
+def _print_agreement(found: "Agreement", where: str) -> None:
+    if found.layers:
+        table = _table("layer", "firing rate", "differing spikes")
+        for name, share in found.layers.items():
+            table.add_row(name, f"{found.rates[name]:.3f}", f"{100 * share:.4f} %")
+        console.print(table, soft_wrap=False)
+    console.print(
+        f"{where}: logits differ by at most {found.logits:.2g}, {100 * found.predictions:.2f} % of predictions agree"
+    )
+
+
+def _print_next(*commands: str) -> None:
+    console.print("next:")
+    for command in commands:
+        console.print(f"  {command}", markup=False)
+
+
+def _table(*headings: str) -> Table:
+    table = Table(box=SIMPLE, padding=0, collapse_padding=True, pad_edge=False)
+    for heading in headings:
+        table.add_column(heading, no_wrap=True)
+    return table

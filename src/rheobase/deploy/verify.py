@@ -1,0 +1,181 @@
+"""Runs and files side by side: what a trained network and its deployed versions do on real data."""
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rheobase.data import Dataset, Split, load
+from rheobase.data.feed import Feed
+from rheobase.deploy import file, nir, nirfile, onnx
+from rheobase.deploy.agreement import Agreement, Record, agreement, record
+from rheobase.deploy.folding import fold
+from rheobase.deploy.network import Network
+from rheobase.deploy.simulate import Operations, simulate
+from rheobase.functional import readout
+from rheobase.models import SpikingNet
+from rheobase.runs import Run, load_network
+
+CALIBRATION_IMAGES, SAMPLE_IMAGES = 256, 64
+LOSS, LOSS_INT8 = 0.0005, 0.003  # of accuracy
+SAME_PREDICTIONS = 0.99
+
+Batch = tuple[Tensor, Tensor]
+Forward = Callable[..., Tensor]  # (x, timesteps) -> logits [T, N, K]
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What was found when a file was run against the network it came from."""
+
+    agreement: Agreement  # on the first images, in double precision where the file allows it
+    trained: float  # accuracy on all test images
+    deployed: float
+    integer: bool
+    simulation: "Comparison | None"
+
+    @property
+    def passed(self) -> bool:
+        if self.simulation is not None and self.simulation.different:
+            return False
+        if self.integer:
+            return self.trained - self.deployed <= LOSS_INT8
+        return abs(self.trained - self.deployed) <= LOSS and self.agreement.predictions >= SAME_PREDICTIONS
+
+    @property
+    def verdict(self) -> str:
+        if not self.passed:
+            return "NOT the same network"
+        if self.agreement.layers and not any(self.agreement.layers.values()):
+            return "the same network, spike for spike"
+        return "as accurate as the trained network"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The reference simulator against the file's network as read by torch."""
+
+    images: int
+    different: int  # spikes
+    operations: Operations  # of all nodes, per image
+
+
+def folded(run: Run) -> tuple[SpikingNet, Network]:
+    """The trained network of a run, and its folded version, which knows what it was trained on."""
+    model = load_network(run.folder)
+    network = fold(model)
+    network.info.update(describe(run))
+    return model, network
+
+
+def describe(run: Run) -> dict[str, Any]:
+    recipe = run.recipe()
+    data = json.loads((run.folder / "data.json").read_text())
+    return {
+        "network": recipe.network,
+        "data": recipe.data,
+        "timesteps": recipe.timesteps,
+        "shape": [data["channels"], data["size"], data["size"]],
+        "classes": list(data["classes"]),
+        "mean": data["mean"],
+        "std": data["std"],
+    }
+
+
+def testing(run: Run, dataset: Dataset, device: torch.device, dtype: torch.dtype) -> Iterable[Batch]:
+    """The test images as the network sees them, in batches, with their labels."""
+    return Feed(dataset, run.recipe(), device, dtype).testing()
+
+
+def calibration_images(run: Run, dataset: Dataset) -> Tensor:
+    """Training images as the network sees them in use: not augmented, no labels."""
+    few = Split(dataset.train.images[:CALIBRATION_IMAGES], dataset.train.labels[:CALIBRATION_IMAGES])
+    (images, _), *_ = testing(run, replace(dataset, test=few), torch.device("cpu"), torch.float64)
+    return images
+
+
+@torch.no_grad()
+def accuracy(forward: Forward, batches: Iterable[Batch], timesteps: int) -> float:
+    correct = total = 0
+    for x, labels in batches:
+        predicted = readout(forward(x, timesteps)).argmax(1)
+        correct += int((predicted.to(labels.device) == labels).sum())
+        total += len(labels)
+    return correct / total
+
+
+def sample(run: Run, data: Path | None, model: SpikingNet, network: Network) -> Agreement:
+    """How far both agree on a batch of test images, in the precision of the weights."""
+    dataset = load(run.recipe().data, data)
+    x, _ = next(iter(testing(run, dataset, torch.device("cpu"), input_dtype(network))))
+    x = x[:SAMPLE_IMAGES] if x.ndim == 4 else x[:, :SAMPLE_IMAGES]
+    return agreement(record(model, x, run.recipe().timesteps), record(network, x, run.recipe().timesteps))
+
+
+def input_dtype(network: Network | onnx.Session) -> torch.dtype:
+    return next(network.parameters()).dtype if isinstance(network, Network) else torch.float32
+
+
+def open_file(path: Path) -> Network | onnx.Session:
+    """The network in a file that `fold` or `export` wrote."""
+    readers: dict[str, Callable[[Path], Network | onnx.Session]] = {
+        ".safetensors": file.load,
+        ".nir": nir.load,
+        ".onnx": onnx.Session,
+    }
+    if path.suffix not in readers:
+        raise ValueError(f"{path}: expected a file that ends in {', '.join(readers)}")
+    return readers[path.suffix](path)
+
+
+def verify(
+    path: Path, run: Run, *, data: Path | None, images: int, simulated: int, device: torch.device
+) -> Verification:
+    """Run the file at `path` against the trained network of `run`: `images` of them in detail, all for accuracy."""
+    network, model = open_file(path), load_network(run.folder)
+    description, timesteps = describe(run), run.recipe().timesteps
+    for key in ("network", "shape", "classes"):
+        if network.info.get(key) != description[key]:
+            raise ValueError(f"{path} is of another {key} than {run.folder}; give the run that it was exported from")
+    dataset = load(run.recipe().data, data)
+    integer = isinstance(network, Network) and network.input_unit is not None
+    simulation = None
+
+    first, _ = next(iter(testing(run, dataset, torch.device("cpu"), torch.float64)))
+    x = first[:images] if first.ndim == 4 else first[:, :images]
+    expected = record(model.double(), x, timesteps)
+    if isinstance(network, Network):
+        own = record(network.double(), x, timesteps)
+        found = agreement(expected, own)
+        if path.suffix == ".nir" and simulated:
+            simulation = _simulation(nirfile.read(path), own, x, timesteps, min(simulated, images))
+    else:  # ONNX keeps its spikes to itself
+        found = agreement(Record({}, expected.logits), Record({}, network(x, timesteps).double()))
+
+    dtype = torch.float64 if integer else torch.float32
+    deployed = network.to(device, dtype) if isinstance(network, Network) else network
+    where = device if isinstance(network, Network) else torch.device("cpu")
+    return Verification(
+        found,
+        accuracy(model.to(device, torch.float32), testing(run, dataset, device, torch.float32), timesteps),
+        accuracy(deployed, testing(run, dataset, where, dtype), timesteps),
+        integer,
+        simulation,
+    )
+
+
+def _simulation(graph: nirfile.Graph, own: Record, x: Tensor, timesteps: int, images: int) -> Comparison:
+    different, total = 0, Operations()
+    for i in range(images):
+        result = simulate(graph, x[i].numpy(), timesteps) if x.ndim == 4 else simulate(graph, x[:, i].numpy())
+        for name, spikes in result.spikes.items():
+            different += int((torch.from_numpy(spikes).flatten(1) != own.spikes[name][:, i]).sum())
+        for done in result.operations.values():
+            total.additions += done.additions
+            total.multiplications += done.multiplications
+    per_image = Operations(total.additions // images, total.multiplications // images)
+    return Comparison(images, different, per_image)

@@ -1,0 +1,135 @@
+"""The commands on a small run: fold, export, verify, predict."""
+
+import numpy as np
+import pytest
+import torch
+import typer
+from typer.testing import CliRunner
+
+from rheobase import checkpoint, recipes
+from rheobase.data import load
+from rheobase.deploy.commands import register
+from rheobase.runs import Run
+
+from .networks import randomise
+
+pytest.importorskip("nir", reason="the extra rheobase[nir] is not installed")
+pytest.importorskip("onnxruntime", reason="the extra rheobase[onnx] is not installed")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "digits"
+    run = Run.create(folder, recipes.get("demo").changed(["timesteps=2"]), load("digits"), torch.device("cpu"))
+    network = randomise(run.network(), 8).float()
+    checkpoint.save(run.checkpoints, 1, {"weights": network.state_dict()}, {})
+    return folder
+
+
+def call(*arguments):
+    app = typer.Typer(pretty_exceptions_enable=False)
+    register(app)
+    result = CliRunner().invoke(app, [str(a) for a in arguments])
+    if isinstance(result.exception, ValueError):
+        raise result.exception
+    return result
+
+
+def test_fold_and_verify(run):
+    result = call("fold", run)
+    assert result.exit_code == 0, result.output
+    assert "body_2_soma2" in result.output
+    result = call("verify", run / "folded.safetensors", run, "--images", 4)
+    assert result.exit_code == 0, result.output
+    assert "verdict: the same network, spike for spike" in result.output
+
+
+@pytest.mark.parametrize(
+    ("options", "name", "words"),
+    [
+        (["--to", "nir"], "network.nir", "spike for spike"),
+        (["--to", "nir", "--form", "portable"], "network.nir", "0 spikes differ on 1 image"),
+        (["--to", "onnx"], "network.onnx", "as accurate as the trained network"),
+    ],
+)
+def test_export_and_verify(run, options, name, words):
+    assert call("export", run, *options).exit_code == 0
+    result = call("verify", run / name, run, "--images", 4)
+    assert result.exit_code == 0, result.output
+    assert words in result.output
+
+
+def test_int8_is_exact_in_the_simulator(run):
+    assert call("export", run, "--to", "nir", "--int8").exit_code == 0
+    output = call("verify", run / "network-int8.nir", run, "--images", 4).output
+    assert "0 spikes differ on 1 image" in output  # random weights: nothing is said about the accuracy
+
+
+def test_a_changed_file_is_found_out(run, tmp_path):
+    from rheobase.deploy import file
+
+    call("fold", run, "--out", tmp_path / "net.safetensors")
+    network = file.load(tmp_path / "net.safetensors")
+    network.nodes["head_decode"].bias[3] += 100
+    file.save(network, tmp_path / "net.safetensors")
+    result = call("verify", tmp_path / "net.safetensors", run, "--images", 4)
+    assert result.exit_code == 1
+    assert "NOT the same network" in result.output
+
+
+def test_a_file_of_another_run_is_refused(run, tmp_path):
+    from rheobase.deploy import file
+
+    call("fold", run, "--out", tmp_path / "net.safetensors")
+    network = file.load(tmp_path / "net.safetensors")
+    network.info["classes"] = ["cat", "dog"]
+    file.save(network, tmp_path / "net.safetensors")
+    with pytest.raises(ValueError, match="of another classes than"):
+        call("verify", tmp_path / "net.safetensors", run)
+
+
+def test_predict_from_run_and_files(run, tmp_path):
+    image = load("digits").test.images[5].numpy()
+    np.save(tmp_path / "five.npy", image)
+    for options in (["--to", "nir"], ["--to", "onnx"], ["--to", "nir", "--int8"]):
+        call("export", run, *options)
+    call("fold", run)
+    sources = [run, *(run / n for n in ("folded.safetensors", "network.nir", "network.onnx", "network-int8.nir"))]
+    rows = []
+    for source in sources:
+        result = call("predict", source, tmp_path / "five.npy", "--top", 2)
+        assert result.exit_code == 0, result.output
+        rows.append([line.split(": ")[1] for line in result.output.splitlines()])
+    assert all(row == rows[0] for row in rows[:4])  # int8 may differ
+    assert len(rows[4]) == 1
+
+
+def test_predict_pictures_in_a_folder(run, tmp_path):
+    image = pytest.importorskip("PIL.Image", reason="the extra rheobase[images] is not installed")
+    pixels = load("digits").test.images[:2, 0].numpy()
+    for i, p in enumerate(pixels):
+        image.fromarray(p).resize((24, 24), image.Resampling.NEAREST).save(tmp_path / f"{i}.png")
+        np.save(tmp_path / f"{i}.npy", p)
+    result = call("predict", run, tmp_path)
+    lines = [line.split(": ")[1] for line in result.output.splitlines()]
+    assert len(lines) == 4
+    assert lines[0] == lines[1]  # 0.npy and 0.png, scaled back
+    assert lines[2] == lines[3]
+
+
+def test_wrong_arguments_are_explained(run, tmp_path):
+    (tmp_path / "bad.png").write_bytes(b"no picture")
+    (tmp_path / "empty").mkdir()
+    np.save(tmp_path / "small.npy", np.zeros((3, 4)))
+    for path, words in [
+        ("missing.png", "no such file"),
+        ("bad.png", "not a picture"),
+        ("empty", "no images in this folder"),
+        ("small.npy", "expected an array"),
+    ]:
+        with pytest.raises(ValueError, match=words):
+            call("predict", run, tmp_path / path)
+    with pytest.raises(ValueError, match="expected a file that ends in"):
+        call("predict", tmp_path / "bad.png", tmp_path / "bad.png")
+    with pytest.raises(ValueError, match=r"recipe\.json"):
+        call("fold", tmp_path)
