@@ -13,6 +13,7 @@ from torch import Tensor
 
 from rheobase import functional, kernels
 from rheobase.kernels import cpu, fused
+from rheobase.models import resnet8
 
 SETTINGS: dict[str, float] = {"decay": 0.3, "v_th": 0.6, "width": 0.9, "eps": 1e-4}
 SHAPES = [  # T, N, C, and space where there is any
@@ -271,3 +272,16 @@ def test_an_unknown_backend_is_refused() -> None:
     x = torch.randn(4, 3, 5)
     with pytest.raises(ValueError, match="unknown backend 'gpu'; choose one of auto, reference, triton, cpu"):
         kernels.fire([x], torch.ones(1, 5), torch.zeros(1, 5), backend="gpu", **SETTINGS)
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # torch's compiler does it
+def test_a_network_compiles_as_one_graph() -> None:
+    network = resnet8()
+    images = torch.randn(3, 1, 8, 8)
+    expected = network(images, timesteps=2)
+    grads = torch.autograd.grad(expected.sum(), list(network.parameters()))
+    compiled = torch.compile(network, fullgraph=True, backend="aot_eager")
+    logits = compiled(images, timesteps=2)
+    assert torch.equal(logits, expected)
+    for got, want in zip(torch.autograd.grad(logits.sum(), list(network.parameters())), grads, strict=True):
+        torch.testing.assert_close(got, want)

@@ -1,0 +1,46 @@
+"""The captured step is the eager one."""
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from rheobase.capture import CapturedStep, Step, capture
+from rheobase.functional import readout
+from rheobase.models import resnet8
+
+
+def training(device: torch.device) -> tuple[torch.nn.Module, Step]:
+    torch.manual_seed(3)
+    network = resnet8().to(device).double()
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9)
+
+    def step(images: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
+        optimizer.zero_grad()
+        loss = cross_entropy(readout(network(images, timesteps=3)), labels)
+        loss.backward()
+        optimizer.step()
+        return (loss.detach(),)
+
+    return network, step
+
+
+def test_elsewhere_it_is_the_step_itself() -> None:
+    _, step = training(torch.device("cpu"))
+    assert capture(step, torch.device("cpu")) is step
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_every_call_is_one_step() -> None:
+    device = torch.device("cuda")
+    eager_network, eager = training(device)
+    network, step = training(device)
+    captured = capture(step, device)
+    assert isinstance(captured, CapturedStep)
+    for size in [6] * 6 + [5, 6]:  # a smaller last batch runs eagerly
+        images = torch.randn(size, 1, 8, 8, dtype=torch.float64, device=device)
+        labels = torch.randint(10, (size,), device=device)
+        (expected,), (loss,) = eager(images, labels), captured(images, labels)
+        torch.testing.assert_close(loss, expected, rtol=1e-9, atol=0)
+    for own, other in zip(network.parameters(), eager_network.parameters(), strict=True):
+        torch.testing.assert_close(own, other, rtol=1e-9, atol=1e-12)

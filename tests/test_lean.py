@@ -1,0 +1,134 @@
+"""Memory modes: the same network, keeping less for the backward pass."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from rheobase import models
+from rheobase.functional import readout
+from rheobase.nn import Conv2d, Soma, set_memory
+
+MODES = ["packed", "recompute"]
+
+
+@pytest.fixture(autouse=True)
+def _deterministic() -> Iterator[None]:
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+class Kept:
+    """Bytes that a forward pass keeps for its backward pass, beside parameters; each memory counted once."""
+
+    def __init__(self, network: nn.Module) -> None:
+        self.known = {p.untyped_storage().data_ptr() for p in network.parameters()}
+        self.bytes = 0
+
+    def __enter__(self) -> "Kept":
+        self.hooks = torch.autograd.graph.saved_tensors_hooks(self._count, lambda x: x)
+        self.hooks.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.hooks.__exit__(*error)
+
+    def _count(self, x: Tensor) -> Tensor:
+        storage = x.untyped_storage()
+        if storage.data_ptr() not in self.known:
+            self.known.add(storage.data_ptr())
+            self.bytes += storage.nbytes()
+        return x
+
+
+def train_once(
+    name: str, memory: str, *, dtype: torch.dtype = torch.float64, **options: Any
+) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor], int]:
+    """Logits, gradients, running statistics and bytes kept of one training pass."""
+    torch.manual_seed(1)
+    network = models.build(name, memory=memory, **options).to(dtype)
+    images = torch.randn(3, network.stem.in_channels, 32, 32, dtype=dtype)
+    with Kept(network) as kept:
+        logits = network(images, timesteps=5)
+        loss = cross_entropy(readout(logits), torch.arange(3))
+    loss.backward()
+    grads = {name: p.grad for name, p in network.named_parameters() if p.grad is not None}
+    return logits, grads, dict(network.named_buffers()), kept.bytes
+
+
+@pytest.mark.parametrize("name", ["resnet8", "plain20"])
+@pytest.mark.parametrize("memory", MODES)
+def test_equals_speed_bit_for_bit(name: str, memory: str) -> None:
+    options = {"channels": 8} if name == "plain20" else {}
+    logits, grads, statistics, _ = train_once(name, "speed", **options)
+    lean_logits, lean_grads, lean_statistics, _ = train_once(name, memory, **options)
+    assert torch.equal(lean_logits, logits)
+    assert lean_grads.keys() == grads.keys()
+    for key, grad in grads.items():
+        assert torch.equal(lean_grads[key], grad), key
+    for key, value in statistics.items():  # updated once, also where outputs are computed again
+        assert torch.equal(lean_statistics[key], value), key
+
+
+def test_each_mode_keeps_less_than_the_one_before() -> None:
+    speed, packed, recompute = (
+        train_once("plain20", memory, dtype=torch.float32, channels=16)[3] for memory in ("speed", *MODES)
+    )
+    step = 5 * 3 * 16 * 32 * 32 * 4  # bytes of a layer's spikes, and of its synapse's output
+    assert speed - packed == pytest.approx(17 * step * (1 - 1 / 32), rel=0.02)  # 17 convolutions are fed with spikes
+    assert packed - recompute == pytest.approx(17 * step, rel=0.02)
+
+
+@pytest.mark.parametrize("memory", MODES)
+def test_evaluation_with_gradients(memory: str) -> None:
+    """Moments are constants then."""
+    grads = []
+    for mode in ("speed", memory):
+        torch.manual_seed(2)
+        network = models.resnet8(memory=mode).double().eval()
+        for soma in (m for m in network.modules() if isinstance(m, Soma)):
+            nn.init.uniform_(soma.running_var, 0.5, 2)
+        network(torch.randn(2, 1, 8, 8, dtype=torch.float64), timesteps=3).sum().backward()
+        grads.append([p.grad for p in network.parameters()])
+    for fast, lean in zip(*grads, strict=True):
+        assert torch.equal(fast, lean)
+
+
+@pytest.mark.parametrize("memory", MODES)
+def test_without_gradients_nothing_is_left_to_the_soma(memory: str) -> None:
+    network = models.resnet8(memory=memory)
+    with torch.no_grad():
+        assert isinstance(network.body[0].conv1(torch.zeros(2, 1, 16, 8, 8)), Tensor)
+        assert network(torch.randn(2, 1, 8, 8), timesteps=3).shape == (3, 2, 10)
+
+
+def test_on_a_gpu_bit_for_bit(triton_device: str) -> None:
+    if triton_device != "cuda":
+        pytest.skip("needs a GPU")
+    with torch.device("cuda"), torch.backends.cudnn.flags(deterministic=True, benchmark=False):
+        results = []
+        for memory in ("speed", "packed"):
+            torch.manual_seed(1)
+            network = models.resnet19(memory=memory).to(memory_format=torch.channels_last)
+            with torch.autocast("cuda", torch.bfloat16):
+                logits = network(torch.randn(4, 3, 32, 32), timesteps=3)
+            cross_entropy(readout(logits).float(), torch.arange(4)).backward()
+            results.append([p.grad for p in network.parameters()])
+    for fast, packed in zip(*results, strict=True):
+        assert torch.equal(fast, packed)
+
+
+def test_an_unknown_mode_is_refused() -> None:
+    with pytest.raises(ValueError, match="unknown memory mode 'tiny'; choose one of speed, packed, recompute"):
+        models.resnet8(memory="tiny")
+
+
+def test_a_convolution_with_bias_is_refused() -> None:
+    synapse, soma = Conv2d(3, 5, 3), Soma(5)
+    set_memory(synapse, "packed")
+    with pytest.raises(ValueError, match="memory 'packed' needs convolutions without bias"):
+        soma(synapse(torch.zeros(2, 2, 3, 7, 7)))

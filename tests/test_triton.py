@@ -1,0 +1,67 @@
+"""The Triton kernels beyond single calls: ahead-of-time compilation here, whole networks on a GPU."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from rheobase import functional, kernels, models
+from rheobase.nn import Soma
+
+
+@pytest.mark.parametrize("architecture", ["80", "90"])
+def test_compiles_ahead_of_time(architecture: str, tmp_path: Path) -> None:
+    pytest.importorskip("triton", reason="needs Triton: install rheobase[kernels]")
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"} | {"TRITON_CACHE_DIR": str(tmp_path)}
+    script = Path(__file__).with_name("compile_kernels.py")
+    run = subprocess.run([sys.executable, script, architecture], env=environment, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.count("T=") == 16  # T in 1, 4, 6, 40; one and two branches; bfloat16 and float32
+
+
+class LawSoma(Soma):
+    def forward(self, *xs: Any) -> Tensor:
+        spikes, _ = functional.fire(
+            xs, self.weight, self.bias, decay=self.decay, v_th=self.v_th, width=self.width, eps=self.eps
+        )
+        return spikes
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("memory", ["speed", "packed", "recompute"])
+@pytest.mark.parametrize("name", ["resnet8", "resnet17", "resnet19", "resnet50"])
+def test_whole_networks_equal_the_law(name: str, memory: str) -> None:
+    results = []
+    for options in ({"soma": LawSoma}, {"memory": memory}):
+        torch.manual_seed(4)
+        network = models.build(name, **options).cuda().double().to(memory_format=torch.channels_last)
+        images = torch.randn(3, network.stem.in_channels, 32, 32, dtype=torch.float64).cuda()
+        logits = network(images, timesteps=5)
+        (logits * torch.randn_like(logits)).sum().backward()
+        results.append({"logits": logits} | {n: p.grad for n, p in network.named_parameters()})
+    law, own = results
+    for key, value in law.items():
+        torch.testing.assert_close(own[key], value, rtol=1e-9, atol=1e-9 * value.abs().max().item(), msg=key)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="is about machines without a GPU")
+def test_tensors_on_the_cpu_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("triton", reason="needs Triton: install rheobase[kernels]")
+    monkeypatch.setattr(kernels, "interpreted", lambda: False)
+    with pytest.raises(ValueError, match=r"backend 'triton' needs a GPU \(or TRITON_INTERPRET=1\), got tensors on cpu"):
+        kernels.fire(
+            [torch.randn(4, 3, 5)], torch.ones(1, 5), torch.zeros(1, 5),
+            decay=0.25, v_th=0.5, width=1.0, eps=1e-5, backend="triton",
+        )  # fmt: skip
+
+
+def test_three_branches_are_refused_by_name(triton_device: str) -> None:
+    xs = [torch.randn(4, 3, 5, device=triton_device) for _ in range(3)]
+    vectors = torch.ones(3, 5, device=triton_device), torch.zeros(3, 5, device=triton_device)
+    with pytest.raises(ValueError, match="backend 'triton' takes one or two branches, got 3; use 'auto'"):
+        kernels.fire(xs, *vectors, decay=0.25, v_th=0.5, width=1.0, eps=1e-5, backend="triton")
