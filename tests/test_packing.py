@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rheobase.kernels.packing import pack, unpack
+from rheobase.kernels.packing import pack, pack_once, unpack
 
 
 @pytest.fixture(params=["cpu", "triton"])
@@ -48,3 +48,12 @@ def test_a_tensor_with_gaps_is_packed_without_them(backend: str, device: str) ->
 def test_both_backends_write_the_same_bits(triton_device: str) -> None:
     spikes = random_spikes((2, 3, 5, 7, 4), torch.bfloat16, triton_device)
     assert torch.equal(pack(spikes, "cpu")[0], pack(spikes, "triton")[0])
+
+
+def test_spikes_of_several_synapses_are_packed_once() -> None:
+    spikes = random_spikes((2, 3, 5), torch.float32, "cpu")
+    bits, _ = pack_once(spikes, "cpu")
+    assert pack_once(spikes, "cpu")[0] is bits
+    spikes.zero_()
+    changed, _ = pack_once(spikes, "cpu")
+    assert not changed.any()

@@ -40,16 +40,12 @@ class Pending(NamedTuple):
     synapse: Conv2d
     spikes: Tensor
 
-    def branch(self) -> tuple[Tensor, Tensor]:
-        return self.spikes, self.synapse.weight.to(self.spikes.dtype)
-
-    def convolution(self) -> kernels.Convolution:
+    def branch(self) -> kernels.Branch:
         conv = self.synapse
         if conv.bias is not None or not isinstance(conv.padding, tuple) or conv.padding_mode != "zeros":
-            raise ValueError(
-                f"memory '{conv.memory}' needs convolutions without bias and with zero padding, got {conv}"
-            )
-        return kernels.Convolution(list(conv.stride), list(conv.padding), list(conv.dilation), conv.groups)
+            raise ValueError(f"memory '{conv.memory}' needs convolutions without bias, zero padding as numbers: {conv}")
+        how = kernels.Convolution(list(conv.stride), list(conv.padding), list(conv.dilation), conv.groups)
+        return kernels.Branch(self.spikes, how, conv.weight.to(self.spikes.dtype))
 
 
 def set_memory(module: nn.Module, memory: str) -> None:
@@ -177,8 +173,7 @@ class Soma(nn.Module):
             spikes, (mean, var) = kernels.fire(tensors, self.weight, self.bias, **neuron)
         else:
             spikes, (mean, var) = kernels.fire_lean(
-                [x.branch() if isinstance(x, Pending) else (x, None) for x in xs],
-                [x.convolution() if isinstance(x, Pending) else None for x in xs],
+                [x.branch() if isinstance(x, Pending) else kernels.Branch(x) for x in xs],
                 self.weight,
                 self.bias,
                 keep_outputs=any(isinstance(x, Pending) and x.synapse.memory == "packed" for x in xs),

@@ -14,9 +14,10 @@ from torch.distributed import ProcessGroup
 from rheobase import functional
 from rheobase.functional import Moments
 from rheobase.kernels.fused import FusedFire, Settings, one_step_if_static
-from rheobase.kernels.lean import Convolution, LeanFire
+from rheobase.kernels.lean import Branch, Convolution, LeanFire
+from rheobase.kernels.packing import pack_once
 
-__all__ = ["BACKENDS", "Convolution", "fire", "fire_lean", "interpreted"]
+__all__ = ["BACKENDS", "Branch", "Convolution", "fire", "fire_lean", "interpreted"]
 
 BACKENDS = ("auto", "reference", "triton", "cpu")
 
@@ -47,8 +48,7 @@ def fire(
 
 
 def fire_lean(
-    branches: Sequence[tuple[Tensor, Tensor | None]],
-    convolutions: Sequence[Convolution | None],
+    branches: Sequence[Branch],
     weights: Sequence[Tensor] | Tensor,
     biases: Sequence[Tensor] | Tensor,
     *,
@@ -60,18 +60,15 @@ def fire_lean(
     group: ProcessGroup | None = None,
     keep_outputs: bool,
 ) -> tuple[Tensor, Moments]:
-    """`fire` of convolutions of spikes, which keeps the spikes as bits and the outputs only if told to.
-
-    A branch is (spikes, weight) with its convolution, or (spikes, None) with None for an identity.
-    """
-    spikes = [s for s, _ in branches]
+    """`fire` of convolutions of spikes, which keeps the spikes as bits and the outputs only if told to."""
+    spikes, convolutions, kernels = zip(*branches, strict=True)
     chosen = _choose("auto", spikes, group)
     if chosen == "reference":
         raise ValueError(f"saving memory is not supported for {len(spikes)} branches on {spikes[0].device}")
     settings = Settings(decay, v_th, width, eps, group, chosen)
+    bits, packed = zip(*(pack_once(s, chosen) for s in spikes), strict=True)
     vectors = _vectors(spikes[0], weights, biases, moments)
-    tensors = [tensor for branch in branches for tensor in branch]
-    out, mean, var = LeanFire.apply(settings, list(convolutions), keep_outputs, *vectors, *tensors)
+    out, mean, var = LeanFire.apply(settings, convolutions, packed, keep_outputs, *vectors, *spikes, *kernels, *bits)
     return out, (mean, var)
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from rheobase.kernels.fused import Settings, run_backward, run_forward
-from rheobase.kernels.packing import pack, unpack
+from rheobase.kernels.packing import Packed, unpack
 
 
 class Convolution(NamedTuple):
@@ -45,31 +45,40 @@ class Convolution(NamedTuple):
         return grad_s.unflatten(0, s.shape[:2]), grad_weight
 
 
+class Branch(NamedTuple):
+    """Spikes and, unless they go to the soma as they are, the convolution between."""
+
+    spikes: Tensor
+    convolution: Convolution | None = None
+    weight: Tensor | None = None
+
+
 class LeanFire(torch.autograd.Function):
-    """Branches come as pairs of tensors: spikes, and the weight of their convolution (None for an identity)."""
+    """Its tensors are the spikes of all branches, the weights of their convolutions (or None), the bits of the spikes."""
 
     @staticmethod
     def forward(
         ctx: Any,
         settings: Settings,
         convolutions: list[Convolution | None],
+        packed: list[Packed],
         keep_outputs: bool,
         weight: Tensor,
         bias: Tensor,
         mean: Tensor | None,
         var: Tensor | None,
-        *branches: Tensor | None,
+        *tensors: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        incoming, kernels = [s for s in branches[::2] if s is not None], branches[1::2]
+        n = len(convolutions)
+        spikes, kernels, bits = tensors[:n], tensors[n : 2 * n], tensors[2 * n :]
         xs = [
-            s if convolution is None or kernel is None else convolution.output(s, kernel)
-            for convolution, s, kernel in zip(convolutions, incoming, kernels, strict=True)
+            s if convolution is None else convolution.output(s, kernel)
+            for convolution, s, kernel in zip(convolutions, spikes, kernels, strict=True)
         ]
         result = run_forward(xs, weight, bias, mean, var, settings)
-        bits, ctx.packed = zip(*(pack(s, settings.backend) for s in incoming), strict=True)
         outputs = [x if keep_outputs and convolution else None for x, convolution in zip(xs, convolutions, strict=True)]
         ctx.save_for_backward(weight, bias, result.mean, result.var, *bits, *kernels, *outputs)
-        ctx.settings, ctx.convolutions, ctx.count = settings, convolutions, result.values
+        ctx.settings, ctx.convolutions, ctx.packed, ctx.count = settings, convolutions, packed, result.values
         ctx.mark_non_differentiable(result.mean, result.var)
         return result.spikes, result.mean, result.var
 
@@ -91,11 +100,12 @@ class LeanFire(torch.autograd.Function):
             grads[0], xs, weight, bias, mean, var, ctx.count, ctx.settings, disposable=rebuilt
         )
         del xs, saved  # a whole sequence each: gone before the convolutions' gradients take their place
-        branches: list[Tensor | None] = []
+        grad_spikes, grad_kernels = [], []
         for i, convolution in enumerate(ctx.convolutions):
-            grad_x = grad_xs.pop(0)
-            if convolution is None:
-                branches += [grad_x, None]
-            else:
-                branches += convolution.gradients(grad_x, spikes(i), kernels[i])
-        return None, None, None, grad_weight, grad_bias, None, None, *branches
+            grad_s, grad_kernel = grad_xs.pop(0), None
+            if convolution is not None:
+                grad_s, grad_kernel = convolution.gradients(grad_s, spikes(i), kernels[i])
+            grad_spikes.append(grad_s)
+            grad_kernels.append(grad_kernel)
+        vectors = (grad_weight, grad_bias, None, None)
+        return None, None, None, None, *vectors, *grad_spikes, *grad_kernels, *[None] * n

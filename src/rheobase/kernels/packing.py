@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
 
 
 class Packed(NamedTuple):
@@ -16,6 +17,19 @@ class Packed(NamedTuple):
     shape: torch.Size
     stride: tuple[int, ...]
     dtype: torch.dtype
+
+
+_packed_already = WeakTensorKeyDictionary()  # spikes -> their version, bits and Packed
+
+
+def pack_once(spikes: Tensor, backend: str) -> tuple[Tensor, Packed]:
+    """`pack`, but spikes that feed several synapses share their bits."""
+    version, *result = _packed_already.get(spikes, (None,))
+    if version != spikes._version:
+        result = list(pack(spikes.detach(), backend))
+        _packed_already[spikes] = spikes._version, *result
+    bits, packed = result
+    return bits, packed
 
 
 def pack(spikes: Tensor, backend: str) -> tuple[Tensor, Packed]:
