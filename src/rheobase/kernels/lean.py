@@ -54,7 +54,7 @@ class Branch(NamedTuple):
 
 
 class LeanFire(torch.autograd.Function):
-    """Its tensors are the spikes of all branches, the weights of their convolutions (or None), the bits of the spikes."""
+    """Its tensors are the spikes of all branches, the weights of their convolutions (or None), and the spikes' bits."""
 
     @staticmethod
     def forward(
