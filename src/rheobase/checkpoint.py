@@ -79,7 +79,7 @@ def load(path: Path) -> Checkpoint:
 
 
 def latest(folder: Path) -> Checkpoint | None:
-    """The newest good checkpoint in `folder`, with a warning for every damaged one; None where nothing was saved yet."""
+    """The newest good checkpoint in `folder`, with a warning for every damaged one; None where nothing was saved."""
     paths = _steps(folder)
     for path in paths:
         try:

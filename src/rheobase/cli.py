@@ -83,6 +83,7 @@ def train(
     resume: Annotated[Path | None, typer.Option(help="Continue the run in this folder.")] = None,
     device: DeviceOption = "auto",
     seed: Annotated[int | None, typer.Option(help="Seed of all random numbers.")] = None,
+    download: Annotated[bool, typer.Option("--download", help="Get the data set if it is not there.")] = False,
 ) -> None:
     """Train a network by a recipe."""
     from rheobase import recipes
@@ -92,11 +93,11 @@ def train(
     if resume is not None:
         if recipe or changes or out:
             raise ValueError("--resume continues a run as it began; leave out RECIPE, --set, --seed and --out")
-        run = _fit(Run(resume).recipe(), data, resume, True, device)
+        run = _fit(Run(resume).recipe(), data, resume, True, device, download)
     elif recipe is None:
         raise ValueError(f"which recipe? choose one of {', '.join(recipes.RECIPES)}, or --resume a run")
     else:
-        run = _fit(recipes.get(recipe).changed(changes), data, out, False, device)
+        run = _fit(recipes.get(recipe).changed(changes), data, out, False, device, download)
     _print_next((f"rheobase eval {run.folder}{_data_option(data)}", "measure the network again"))
 
 
@@ -144,12 +145,16 @@ def models() -> None:
 register_deployment(app)
 
 
-def _fit(recipe: "Recipe", data: Path | None, out: Path | None, resume: bool, device: str) -> "Run":
+def _fit(
+    recipe: "Recipe", data: Path | None, out: Path | None, resume: bool, device: str, download: bool = False
+) -> "Run":
     from rheobase import train
     from rheobase.progress import reporter_for
 
     try:
-        run = train.fit(recipe, data=data, out=out, resume=resume, device=device, reporter=reporter_for(console))
+        run = train.fit(
+            recipe, data=data, out=out, resume=resume, device=device, download=download, reporter=reporter_for(console)
+        )
     except train.Interrupted as stop:
         errors.print(f"{stop}; continue with: rheobase train --resume {stop.folder}{_data_option(data)}")
         raise typer.Exit(130) from None

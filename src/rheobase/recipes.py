@@ -19,6 +19,8 @@ class Recipe:
     batch_size: int
     """Images per optimiser step, over all processes together."""
 
+    image_size: int = 0
+    """Side that images of a folder are resized to; 0 for data sets with a size of their own."""
     decay: float = 0.25
     v_th: float = 0.5
     width: float = 1.0
@@ -62,7 +64,16 @@ class Recipe:
         self._check("between 0 and 1", ("decay", "momentum", "label_smoothing", "average"), lambda v: 0 <= v <= 1)
         self._check(
             "0 or more",
-            ("weight_decay", "warmup_epochs", "short_timesteps", "short_epochs", "padding", "cutout", "seed"),
+            (
+                "weight_decay",
+                "warmup_epochs",
+                "short_timesteps",
+                "short_epochs",
+                "padding",
+                "cutout",
+                "seed",
+                "image_size",
+            ),
             lambda v: v >= 0,
         )
         for name, kind in get_type_hints(Recipe).items():
@@ -167,6 +178,7 @@ def _imagenet(network: str, batch_size: int, step_epochs: int) -> Recipe:
         batch_size=batch_size,
         weight_decay=1e-4,
         step_epochs=step_epochs,
+        image_size=224,
         flip=True,
         precision="bf16",
     )
@@ -185,6 +197,25 @@ def imagenet_resnet34_large() -> Recipe:
 def imagenet_resnet50() -> Recipe:
     """Paper: 64.88 %, 8 GPUs with 10 images each. Ours: 135 epochs, weight decay 1e-4."""
     return _imagenet("resnet50", 8 * 10, 45)
+
+
+def images_resnet19() -> Recipe:
+    """A folder of your own images (--data), one sub-folder per class."""
+    return Recipe(
+        name="images_resnet19",
+        data="folder",
+        network="resnet19",
+        timesteps=2,
+        epochs=60,
+        batch_size=128,
+        image_size=32,
+        nesterov=True,
+        weight_decay=5e-4,
+        schedule="cosine",
+        loss="steps",
+        padding=4,
+        flip=True,
+    )
 
 
 def dvsgesture_resnet17() -> Recipe:
@@ -225,6 +256,7 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     "imagenet_resnet34": imagenet_resnet34,
     "imagenet_resnet34_large": imagenet_resnet34_large,
     "imagenet_resnet50": imagenet_resnet50,
+    "images_resnet19": images_resnet19,
     "dvsgesture_resnet17": dvsgesture_resnet17,
     "dvscifar10_resnet19": dvscifar10_resnet19,
 }

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from rheobase import checkpoint
-from rheobase.data import Dataset
+from rheobase.data import Dataset, load
 from rheobase.models import SpikingNet, build
 from rheobase.recipes import Recipe
 
@@ -93,6 +93,11 @@ def network_for(recipe: Recipe, data: dict[str, Any]) -> SpikingNet:
         width=recipe.width,
         memory=recipe.memory,
     )
+
+
+def load_data(recipe: Recipe, path: Path | None, *, download: bool = False) -> Dataset:
+    """The data set of a recipe, from the files in `path`."""
+    return load(recipe.data, path, size=recipe.image_size, download=download)
 
 
 def load_network(folder: Path) -> SpikingNet:

@@ -18,14 +18,13 @@ from torch import Tensor, nn
 from rheobase import checkpoint, distributed
 from rheobase.capture import capture
 from rheobase.checkpoint import Checkpoint, Tensors
-from rheobase.data import load
 from rheobase.data.feed import Feed, generator
 from rheobase.distributed import Team
 from rheobase.functional import readout
 from rheobase.nn import Soma
 from rheobase.progress import Reporter
 from rheobase.recipes import Recipe
-from rheobase.runs import Row, Run, load_network
+from rheobase.runs import Row, Run, load_data, load_network
 from rheobase.step import DTYPES, Step, autocast, learning_rate, loss_of, make_optimizer, make_step, set_learning_rate
 
 ALONE = Team()
@@ -54,6 +53,7 @@ def fit(
     out: Path | None = None,
     resume: bool = False,
     device: str = "auto",
+    download: bool = False,
     reporter: Reporter | None = None,
 ) -> Run:
     """Train `recipe` into the folder `out`, or continue the run that is there from its newest good checkpoint."""
@@ -62,7 +62,10 @@ def fit(
     with distributed.team(choose_device(device)) as (team, where):
         if team.world > 1 and out is None:
             raise ValueError("a run of several processes needs a folder that all can see; give one with --out")
-        dataset = load(recipe.data, data)
+        # a download is for one process to do, before the others look
+        dataset = load_data(recipe, data, download=download) if team.leads else None
+        team.wait()
+        dataset = dataset or load_data(recipe, data)
         feed = Feed(dataset, recipe, where, DTYPES.get(recipe.precision, torch.float32), team.rank, team.world)
         if team.leads and not resume:
             out = Run.create(out, recipe, dataset, where).folder
@@ -87,7 +90,7 @@ def evaluate_run(
         recipe = replace(recipe, timesteps=timesteps)
     where, dtype = choose_device(device), DTYPES.get(recipe.precision, torch.float32)
     network = load_network(folder).to(where, dtype)
-    return evaluate(network, Feed(load(recipe.data, data), recipe, where, dtype), recipe)
+    return evaluate(network, Feed(load_data(recipe, data), recipe, where, dtype), recipe)
 
 
 def choose_device(name: str) -> torch.device:

@@ -7,7 +7,7 @@ Every function takes images [N, C, H, W] (or sequences [T, N, C, H, W]) and unif
 import torch
 from torch import Tensor
 
-COLUMNS = 8  # crop 2, flip 1, cutout 2, policy 3
+COLUMNS = 10  # crop 2, flip 1, cutout 2, policy 3, area and aspect of a random part 2
 
 
 def crop_flip(images: Tensor, u: Tensor, *, padding: int, flip: bool) -> Tensor:

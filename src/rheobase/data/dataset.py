@@ -1,19 +1,52 @@
 """What a data set is: labelled images or event sequences, split into training and test."""
 
 from dataclasses import dataclass
+from typing import Protocol
 
+import torch
 from torch import Tensor
+
+
+class Source(Protocol):
+    """uint8 images [N, C, H, W] or sequences [N, T, C, H, W], and their labels [N]."""
+
+    @property
+    def labels(self) -> Tensor: ...
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of one image or sequence."""
+
+    def __len__(self) -> int: ...
+
+    def read(self, index: Tensor, u: Tensor | None = None) -> Tensor:
+        """The images of that index; uniform numbers u [N, 4] are there for those who cut out random parts."""
+
+    def to(self, device: torch.device) -> "Source":
+        """On that device, if they can be kept there."""
 
 
 @dataclass(frozen=True)
 class Split:
-    """uint8 images [N, C, H, W] or sequences [N, T, C, H, W], and their labels [N]."""
+    """A source in memory."""
 
     images: Tensor
     labels: Tensor
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.images.shape[1:])
+
     def __len__(self) -> int:
         return len(self.labels)
+
+    def read(self, index: Tensor, u: Tensor | None = None) -> Tensor:
+        return self.images[index]
+
+    def to(self, device: torch.device) -> "Split":
+        if device.type == "cuda" and self.images.nbytes > torch.cuda.mem_get_info(device)[0] / 2:
+            return self
+        return Split(self.images.to(device), self.labels.to(device))
 
 
 @dataclass(frozen=True)
@@ -21,19 +54,19 @@ class Dataset:
     """`mean` and `std` have one value per channel, in the units of the images (0 to 255)."""
 
     name: str
-    train: Split
-    test: Split
+    train: Source
+    test: Source
     classes: tuple[str, ...]
     mean: tuple[float, ...]
     std: tuple[float, ...]
 
     @property
     def channels(self) -> int:
-        return self.train.images.shape[-3]
+        return self.train.shape[-3]
 
     @property
     def size(self) -> int:
-        return self.train.images.shape[-1]
+        return self.train.shape[-1]
 
 
 def channel_moments(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:

@@ -4,6 +4,8 @@ Order and augmentation of an epoch follow from seed and epoch alone, so a run ca
 """
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -15,6 +17,7 @@ from rheobase.data.policy import trivial_augment
 from rheobase.recipes import Recipe
 
 TEST_BATCH = 256
+Batch = TypeVar("Batch")
 
 
 def generator(*key: int) -> torch.Generator:
@@ -33,11 +36,11 @@ class Feed:
                 f"{world} processes need at least as many images in a batch: the data set has {len(dataset.train)}, "
                 f"a batch {recipe.batch_size}"
             )
-        if recipe.policy != "none" and (dataset.train.images.ndim != 4 or dataset.channels not in (1, 3)):
+        if recipe.policy != "none" and (len(dataset.train.shape) != 3 or dataset.channels not in (1, 3)):
             raise ValueError(f"policy '{recipe.policy}' needs images of one or three channels; use policy=none")
         self.recipe, self.device, self.dtype = recipe, device, dtype
         self.rank, self.world = rank, world
-        self.train, self.test = (Split(s.images.to(device), s.labels.to(device)) for s in (dataset.train, dataset.test))
+        self.train, self.test = dataset.train.to(device), dataset.test.to(device)
         self.mean, self.std = (
             torch.tensor(v, dtype=dtype, device=device).view(-1, 1, 1) for v in (dataset.mean, dataset.std)
         )
@@ -47,23 +50,41 @@ class Feed:
 
     def training(self, epoch: int, first: int = 0) -> Iterator[tuple[Tensor, Tensor, float]]:
         """Images, labels and this process's weight in the mean loss (1 on average), from step `first` of the epoch."""
+        return self._ready(self._training(epoch, first))
+
+    def testing(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """This process's share of the test images, and their labels."""
+        return self._ready(self._testing())
+
+    def _training(self, epoch: int, first: int) -> Iterator[tuple[Tensor, Tensor, float]]:
         n, size = len(self.train), self.recipe.batch_size
         random = generator(self.recipe.seed, epoch)
-        order = torch.randperm(n, generator=random).to(self.device)
-        uniform = torch.rand(n, COLUMNS, generator=random).to(self.device)
+        order = torch.randperm(n, generator=random).to(self.train.labels.device)
+        uniform = torch.rand(n, COLUMNS, generator=random).to(self.train.labels.device)
         for step in range(first, self.steps):
             start, stop = step * size, min((step + 1) * size, n)
             own = self._share(start, stop)
-            index = order[own]
-            images = self._augmented(self.train.images[index], uniform[own], self.recipe.timesteps_at(epoch))
-            yield images, self.train.labels[index], len(index) * self.world / (stop - start)
+            index, u = order[own], uniform[own]
+            images = self.train.read(index, u[:, [0, 1, 8, 9]]).to(self.device, non_blocking=True)
+            images = self._augmented(images, u.to(self.device), self.recipe.timesteps_at(epoch))
+            yield images, self.train.labels[index].to(self.device), len(index) * self.world / (stop - start)
 
-    def testing(self) -> Iterator[tuple[Tensor, Tensor]]:
+    def _testing(self) -> Iterator[tuple[Tensor, Tensor]]:
         own = self._share(0, len(self.test))
-        for start in range(own.start, own.stop, TEST_BATCH):
-            part = slice(start, min(start + TEST_BATCH, own.stop))
-            images = self._normalised(self._steps_first(self.test.images[part], self.recipe.timesteps))
-            yield images, self.test.labels[part]
+        for index in torch.arange(own.start, own.stop, device=self.test.labels.device).split(TEST_BATCH):
+            images = self._steps_first(self.test.read(index).to(self.device), self.recipe.timesteps)
+            yield self._normalised(images), self.test.labels[index].to(self.device)
+
+    def _ready(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        """Read one batch ahead, unless all are at hand."""
+        if isinstance(self.train, Split):
+            yield from batches
+            return
+        with ThreadPoolExecutor(1) as reader:
+            coming = reader.submit(next, batches, None)
+            while (batch := coming.result()) is not None:
+                coming = reader.submit(next, batches, None)
+                yield batch
 
     def _share(self, start: int, stop: int) -> slice:
         n = stop - start
@@ -75,7 +96,7 @@ class Feed:
         if recipe.padding or recipe.flip:
             images = crop_flip(images, u[:, :3], padding=recipe.padding, flip=recipe.flip)
         if recipe.policy == "trivial":
-            images = trivial_augment(images.to(self.dtype), u[:, 5:])
+            images = trivial_augment(images.to(self.dtype), u[:, 5:8])
         images = self._normalised(images)
         return cutout(images, u[:, 3:5], size=recipe.cutout) if recipe.cutout else images
 

@@ -57,16 +57,15 @@ def export(
     out: OutOption = None,
 ) -> None:
     """Fold the network of a run and write it for other software and hardware."""
-    from rheobase.data import load
     from rheobase.deploy import nir, onnx
     from rheobase.deploy.quantize import quantize
     from rheobase.deploy.verify import calibration_images, folded
-    from rheobase.runs import Run
+    from rheobase.runs import Run, load_data
 
     source = Run(run)
     _, network = folded(source)
     if int8:
-        network = quantize(network, calibration_images(source, load(source.recipe().data, data)))
+        network = quantize(network, calibration_images(source, load_data(source.recipe(), data)))
     target = out or run / f"network{'-int8' if int8 else ''}.{to}"
     shape = tuple(network.info["shape"])
     if to is Format.nir:

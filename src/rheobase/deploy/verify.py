@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rheobase.data import Dataset, Split, load
+from rheobase.data import Dataset, Split
 from rheobase.data.feed import Feed
 from rheobase.deploy import file, nir, nirfile, onnx
 from rheobase.deploy.agreement import Agreement, Record, agreement, record
@@ -18,7 +18,7 @@ from rheobase.deploy.network import Network
 from rheobase.deploy.simulate import Operations, simulate
 from rheobase.functional import readout
 from rheobase.models import SpikingNet
-from rheobase.runs import Run, load_network
+from rheobase.runs import Run, load_data, load_network
 
 CALIBRATION_IMAGES, SAMPLE_IMAGES = 256, 64
 LOSS, LOSS_INT8 = 0.0005, 0.003  # of accuracy
@@ -93,7 +93,8 @@ def testing(run: Run, dataset: Dataset, device: torch.device, dtype: torch.dtype
 
 def calibration_images(run: Run, dataset: Dataset) -> Tensor:
     """Training images as the network sees them in use: not augmented, no labels."""
-    few = Split(dataset.train.images[:CALIBRATION_IMAGES], dataset.train.labels[:CALIBRATION_IMAGES])
+    index = torch.arange(min(CALIBRATION_IMAGES, len(dataset.train)))
+    few = Split(dataset.train.read(index), dataset.train.labels[index])
     (images, _), *_ = testing(run, replace(dataset, test=few), torch.device("cpu"), torch.float64)
     return images
 
@@ -110,7 +111,7 @@ def accuracy(forward: Forward, batches: Iterable[Batch], timesteps: int) -> floa
 
 def sample(run: Run, data: Path | None, model: SpikingNet, network: Network) -> Agreement:
     """How far both agree on a batch of test images, in the precision of the weights."""
-    dataset = load(run.recipe().data, data)
+    dataset = load_data(run.recipe(), data)
     x, _ = next(iter(testing(run, dataset, torch.device("cpu"), input_dtype(network))))
     x = x[:SAMPLE_IMAGES] if x.ndim == 4 else x[:, :SAMPLE_IMAGES]
     return agreement(record(model, x, run.recipe().timesteps), record(network, x, run.recipe().timesteps))
@@ -141,7 +142,7 @@ def verify(
     for key in ("network", "shape", "classes"):
         if network.info.get(key) != description[key]:
             raise ValueError(f"{path} is of another {key} than {run.folder}; give the run that it was exported from")
-    dataset = load(run.recipe().data, data)
+    dataset = load_data(run.recipe(), data)
     integer = isinstance(network, Network) and network.input_unit is not None
     simulation = None
 

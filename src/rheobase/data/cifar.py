@@ -1,0 +1,191 @@
+"""CIFAR-10 and CIFAR-100 (A. Krizhevsky, 2009) from the official files, in the binary or the Python layout."""
+
+import hashlib
+import io
+import pickle
+import tarfile
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from rheobase.data.dataset import Dataset, Split, channel_moments
+
+SITE = "https://www.cs.toronto.edu/~kriz"
+PIXELS = 3 * 32 * 32
+
+
+@dataclass(frozen=True)
+class Layout:
+    """One form of distribution; files map to the MD5 sums of the official ones."""
+
+    folder: str
+    archive: str
+    archive_md5: str
+    train: Mapping[str, str]
+    test: Mapping[str, str]
+    names: str
+    """File with the names of the classes."""
+    label: int | str
+    """Binary: bytes in front of the pixels, the last of which is the label. Python: key of the labels."""
+    names_key: str = ""
+
+
+LAYOUTS = {
+    "cifar10": (
+        Layout(
+            folder="cifar-10-batches-bin",
+            archive="cifar-10-binary.tar.gz",
+            archive_md5="c32a1d4ab5d03f1284b67883e8d87530",
+            train={
+                "data_batch_1.bin": "5dd7e06a14cb22eb9f671a540d1b7c25",
+                "data_batch_2.bin": "5ea93a67294ea407fff1d09f752e9692",
+                "data_batch_3.bin": "942cd6a4bcdd0dd3c604fbe906cb4421",
+                "data_batch_4.bin": "ae636b3ba5c66a11e91e8cb52e771fcb",
+                "data_batch_5.bin": "53f37980c15c3d472c316c40844f3f0d",
+            },
+            test={"test_batch.bin": "803d5f7f4d78ea53de84dbe85f74fb6d"},
+            names="batches.meta.txt",
+            label=1,
+        ),
+        Layout(
+            folder="cifar-10-batches-py",
+            archive="cifar-10-python.tar.gz",
+            archive_md5="c58f30108f718f92721af3b95e74349a",
+            train={
+                "data_batch_1": "c99cafc152244af753f735de768cd75f",
+                "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
+                "data_batch_3": "54ebc095f3ab1f0389bbae665268c751",
+                "data_batch_4": "634d18415352ddfa80567beed471001a",
+                "data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb",
+            },
+            test={"test_batch": "40351d587109b95175f43aff81a1287e"},
+            names="batches.meta",
+            label="labels",
+            names_key="label_names",
+        ),
+    ),
+    "cifar100": (
+        Layout(
+            folder="cifar-100-binary",
+            archive="cifar-100-binary.tar.gz",
+            archive_md5="03b5dce01913d631647c71ecec9e9cb8",
+            train={"train.bin": "6172c7755cfe09b2fe270c85cebc1b15"},
+            test={"test.bin": "4499cfba6c016c1be1438163640a0898"},
+            names="fine_label_names.txt",
+            label=2,
+        ),
+        Layout(
+            folder="cifar-100-python",
+            archive="cifar-100-python.tar.gz",
+            archive_md5="eb9058c3a382ffc7106e4002c42a8d85",
+            train={"train": "16019d7e3df5f24257cddd939b257f8d"},
+            test={"test": "f0ef6b0ae62326f3e7ffdfab6717acfc"},
+            names="meta",
+            label="fine_labels",
+            names_key="fine_label_names",
+        ),
+    ),
+}
+
+
+def load(name: str, folder: Path, download: bool = False) -> Dataset:
+    """From `folder`, which holds the unpacked official folder or is it; `download` gets the binary archive there."""
+    found = _find(name, folder)
+    if found is None and download:
+        _download(LAYOUTS[name][0], folder)
+        found = _find(name, folder)
+    if found is None:
+        binary, python = LAYOUTS[name]
+        raise ValueError(
+            f"no {name} in {folder}: expected {binary.folder} or {python.folder} there; unpack {SITE}/{binary.archive} "
+            "into it, or let --download do that"
+        )
+    path, layout = found
+    train, test = _split(path, layout, layout.train), _split(path, layout, layout.test)
+    mean, std = channel_moments(train.images)
+    return Dataset(name, train, test, _class_names(path, layout), mean, std)
+
+
+def _find(name: str, folder: Path) -> tuple[Path, Layout] | None:
+    for layout in LAYOUTS[name]:
+        for path in (folder / layout.folder, folder):
+            if (path / next(iter(layout.test))).is_file():
+                return path, layout
+    return None
+
+
+def _split(folder: Path, layout: Layout, files: Mapping[str, str]) -> Split:
+    labels, images = [], []
+    for name, md5 in files.items():
+        content = _read(folder / name, md5)
+        if isinstance(layout.label, int):
+            records = np.frombuffer(content, np.uint8).reshape(-1, layout.label + PIXELS)
+            labels.append(records[:, layout.label - 1])
+            images.append(records[:, layout.label :])
+        else:
+            batch = unpickle(content)
+            labels.append(np.asarray(batch[layout.label], np.uint8))
+            images.append(batch["data"])
+    return Split(
+        torch.from_numpy(np.concatenate(images)).view(-1, 3, 32, 32), torch.from_numpy(np.concatenate(labels)).long()
+    )
+
+
+def _class_names(folder: Path, layout: Layout) -> tuple[str, ...]:
+    path = folder / layout.names
+    try:
+        if layout.names_key:
+            return tuple(unpickle(path.read_bytes())[layout.names_key])
+        return tuple(path.read_text().split())
+    except OSError as error:
+        raise ValueError(f"cannot read {path}: {error.strerror}") from None
+
+
+def _read(path: Path, md5: str) -> bytes:
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise ValueError(f"cannot read {path}: {error.strerror}; unpack the official archive again") from None
+    if hashlib.md5(content, usedforsecurity=False).hexdigest() != md5:
+        raise ValueError(f"{path} is not the official file: its checksum differs; unpack the archive again")
+    return content
+
+
+def _download(layout: Layout, folder: Path) -> None:
+    url = f"{SITE}/{layout.archive}"
+    try:
+        with urllib.request.urlopen(url) as response:
+            content = response.read()
+    except OSError as error:
+        raise OSError(f"could not download {url}: {error}; get it by other means and unpack it into {folder}") from None
+    if hashlib.md5(content, usedforsecurity=False).hexdigest() != layout.archive_md5:
+        raise ValueError(f"what came from {url} is not the official archive: its checksum differs; try again")
+    folder.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(fileobj=io.BytesIO(content)) as archive:
+        archive.extractall(folder, filter="data")
+
+
+class _ArraysOnly(pickle.Unpickler):
+    """Admits arrays besides lists, strings and numbers: nothing that could run code."""
+
+    ADMITTED = {
+        ("numpy.core.multiarray", "_reconstruct"): np._core.multiarray._reconstruct,  # type: ignore[attr-defined]
+        ("numpy._core.multiarray", "_reconstruct"): np._core.multiarray._reconstruct,  # type: ignore[attr-defined]
+        ("numpy", "ndarray"): np.ndarray,
+        ("numpy", "dtype"): np.dtype,
+    }
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in self.ADMITTED:
+            raise ValueError(f"a pickle asks for {module}.{name}, which no data file needs; it was not loaded")
+        return self.ADMITTED[module, name]
+
+
+def unpickle(content: bytes) -> dict[str, Any]:
+    """The dictionary in a pickle of Python 2 or 3 that holds nothing but arrays, lists, strings and numbers."""
+    return _ArraysOnly(io.BytesIO(content), encoding="latin1").load()

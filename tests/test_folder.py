@@ -1,0 +1,117 @@
+"""A user's own images, written here as files."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from rheobase import data, train
+from rheobase.data import folder
+from rheobase.data.feed import Feed, generator
+from rheobase.recipes import Recipe, get
+from rheobase.runs import Run, load_data
+
+Image = pytest.importorskip("PIL.Image", reason="reading images needs pillow")
+SHADES = {"dark": 40, "light": 200}
+
+
+def write(path: Path, shade: int, width: int = 12, height: int = 9) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    noise = torch.randint(-9, 10, (height, width, 3), generator=generator(shade, width))
+    Image.fromarray((noise + shade).to(torch.uint8).numpy()).save(path)
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    for name, shade in SHADES.items():
+        for i in range(10):
+            write(tmp_path / "set" / name / f"{i:02d}.{'png' if i % 2 else 'bmp'}", shade + i)
+        (tmp_path / "set" / name / "notes.txt").touch()
+    return tmp_path / "set"
+
+
+def test_classes_and_normalisation_follow_from_the_files(images: Path) -> None:
+    found = data.load("folder", images, size=8)
+    assert found.classes == ("dark", "light")
+    assert (len(found.train), len(found.test)) == (16, 4)
+    assert found.train.shape == (3, 8, 8)
+    assert found.train.labels.tolist() == [0] * 8 + [1] * 8
+    brightness = found.train.read(torch.arange(16)).float().mean((1, 2, 3))
+    assert brightness[:8].max() < 60 < 180 < brightness[8:].min()
+    assert found.mean == pytest.approx([brightness.mean().item()] * 3, abs=3)
+
+
+def test_every_fifth_image_of_a_class_is_held_out(images: Path) -> None:
+    found = folder.load_large(images, 8)
+    assert isinstance(found.test, folder.Files)
+    assert [p.name for p in found.test.paths] == ["04.bmp", "09.png", "04.bmp", "09.png"]
+
+
+def test_train_and_val_folders(images: Path, tmp_path: Path) -> None:
+    (tmp_path / "both").mkdir()
+    images.rename(tmp_path / "both" / "train")
+    for name, shade in SHADES.items():
+        write(tmp_path / "both" / "val" / name / "a.jpg", shade)
+    found = data.load("folder", tmp_path / "both", size=4)
+    assert (len(found.train), len(found.test)) == (20, 2)
+    write(tmp_path / "both" / "val" / "other" / "a.jpg", 1)
+    with pytest.raises(ValueError, match=r"train and val in .* have different classes: other"):
+        data.load("folder", tmp_path / "both", size=4)
+
+
+def test_the_centre_and_random_parts() -> None:
+    assert folder._centre(12, 8, 1.0) == (2, 0, 10, 8)
+    assert folder._centre(12, 8, 2.0) == (4, 2, 8, 6)
+    for row in torch.rand(200, 4, generator=generator(1)).tolist():
+        left, top, right, bottom = folder._random_part(30, 20, *row)
+        assert 0 <= left < right <= 30
+        assert 0 <= top < bottom <= 20
+        assert 0.05 <= (right - left) * (bottom - top) / 600 <= 1
+    assert folder._random_part(30, 30, 0.0, 0.0, 1.0, 0.5) == (0, 0, 30, 30)
+
+
+def test_a_large_set_is_read_batch_by_batch_and_the_same_again(images: Path) -> None:
+    recipe = get("imagenet_resnet34").changed(["batch_size=5", "image_size=6", "timesteps=2"])
+    feed = Feed(data.load("imagenet", images, size=6), recipe, torch.device("cpu"), torch.float32)
+    first, again = list(feed.training(0)), list(feed.training(0))
+    assert [len(labels) for _, labels, _ in first] == [5, 5, 5]  # one image is left over
+    for (x, labels, _), (y, _, _) in zip(first, again, strict=True):
+        assert x.shape == (5, 3, 6, 6)
+        assert torch.equal(x, y)
+        assert torch.equal(x.mean((1, 2, 3)) > 0, labels == 1)  # normalised brightness tells the class
+    assert sum(len(labels) for _, labels in feed.testing()) == 4
+
+
+def test_a_network_learns_the_users_images(images: Path, tmp_path: Path) -> None:
+    recipe = get("images_resnet19").changed(
+        ["network=resnet8", "image_size=8", "epochs=4", "batch_size=8", "padding=1"]
+    )
+    run = train.fit(recipe, data=images, out=tmp_path / "run", device="cpu")
+    assert run.rows()[-1]["train_accuracy"] > 0.8
+    assert train.evaluate_run(tmp_path / "run", data=images, device="cpu").loss == run.rows()[-1]["test_loss"]
+    assert Run(tmp_path / "run").network().head.decode.out_features == 2
+
+
+def recipe_without_size() -> Recipe:
+    return get("images_resnet19").changed(["image_size=0"])
+
+
+def test_bad_folders_are_one_sentence(images: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="data set 'folder' needs a size for its images"):
+        load_data(recipe_without_size(), images)
+    with pytest.raises(ValueError, match="none is not a folder; give one with a sub-folder"):
+        data.load("folder", tmp_path / "none", size=8)
+    with pytest.raises(ValueError, match="dark has no sub-folders"):
+        data.load("folder", images / "dark", size=8)
+    (images / "dark" / "00.bmp").write_bytes(b"BM is not enough")
+    with pytest.raises(ValueError, match=r"cannot read the image .*00\.bmp"):
+        data.load("folder", images, size=8)
+    (images / "empty").mkdir()
+    with pytest.raises(ValueError, match="empty has no images; expected files like"):
+        data.load("folder", images, size=8)
+
+
+def test_too_many_images_for_memory(images: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folder, "LIMIT", 20 * 3 * 8 * 8 - 1)
+    with pytest.raises(ValueError, match="use --set data=imagenet"):
+        data.load("folder", images, size=8)
