@@ -3,6 +3,7 @@
 import os
 import sys
 import warnings
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -84,6 +85,7 @@ def train(
     device: DeviceOption = "auto",
     seed: Annotated[int | None, typer.Option(help="Seed of all random numbers.")] = None,
     download: Annotated[bool, typer.Option("--download", help="Get the data set if it is not there.")] = False,
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write scalars for TensorBoard.")] = False,
 ) -> None:
     """Train a network by a recipe."""
     from rheobase import recipes
@@ -93,11 +95,11 @@ def train(
     if resume is not None:
         if recipe or changes or out:
             raise ValueError("--resume continues a run as it began; leave out RECIPE, --set, --seed and --out")
-        run = _fit(Run(resume).recipe(), data, resume, True, device, download)
+        run = _fit(Run(resume).recipe(), data, resume, True, device, download, tensorboard)
     elif recipe is None:
         raise ValueError(f"which recipe? choose one of {', '.join(recipes.RECIPES)}, or --resume a run")
     else:
-        run = _fit(recipes.get(recipe).changed(changes), data, out, False, device, download)
+        run = _fit(recipes.get(recipe).changed(changes), data, out, False, device, download, tensorboard)
     _print_next((f"rheobase eval {run.folder}{_data_option(data)}", "measure the network again"))
 
 
@@ -146,15 +148,22 @@ register_deployment(app)
 
 
 def _fit(
-    recipe: "Recipe", data: Path | None, out: Path | None, resume: bool, device: str, download: bool = False
+    recipe: "Recipe",
+    data: Path | None,
+    out: Path | None,
+    resume: bool,
+    device: str,
+    download: bool = False,
+    tensorboard: bool = False,
 ) -> "Run":
-    from rheobase import train
+    from rheobase import curves, train
     from rheobase.progress import reporter_for
 
+    reporter = reporter_for(console)
+    if tensorboard:
+        reporter = curves.TensorBoard(reporter)
     try:
-        run = train.fit(
-            recipe, data=data, out=out, resume=resume, device=device, download=download, reporter=reporter_for(console)
-        )
+        run = train.fit(recipe, data=data, out=out, resume=resume, device=device, download=download, reporter=reporter)
     except train.Interrupted as stop:
         errors.print(f"{stop}; continue with: rheobase train --resume {stop.folder}{_data_option(data)}")
         raise typer.Exit(130) from None
@@ -167,6 +176,9 @@ def _fit(
         f"test accuracy {100 * rows[-1]['test_accuracy']:.2f} % after the last epoch (best epoch {100 * best:.2f} %)"
     )
     console.print(f"run folder {run.folder}")
+    if find_spec("matplotlib"):
+        curves.plot(rows, run.folder / "curves.png")
+        console.print(f"learning curves {run.folder / 'curves.png'}")
     return run
 
 

@@ -1,6 +1,7 @@
 """What a training run shows: a live bar on a terminal, one line per epoch elsewhere."""
 
 import time
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -10,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 class Reporter:
     """Told of every epoch, and of a step when `due` says so (its numbers cost a synchronisation); shows nothing."""
 
-    def start(self, epochs: int, steps: int, done: int) -> None: ...
+    def start(self, folder: Path, epochs: int, steps: int, done: int) -> None: ...
 
     def due(self) -> bool:
         return False
@@ -28,7 +29,7 @@ class Lines(Reporter):
     def __init__(self, console: Console) -> None:
         self.console, self.epochs = console, 0
 
-    def start(self, epochs: int, steps: int, done: int) -> None:
+    def start(self, folder: Path, epochs: int, steps: int, done: int) -> None:
         self.epochs = epochs
 
     def epoch(self, row: dict[str, Any]) -> None:
@@ -50,8 +51,8 @@ class Bar(Lines):
             console=console,
         )
 
-    def start(self, epochs: int, steps: int, done: int) -> None:
-        super().start(epochs, steps, done)
+    def start(self, folder: Path, epochs: int, steps: int, done: int) -> None:
+        super().start(folder, epochs, steps, done)
         self.task = self.bar.add_task("", total=epochs * steps, completed=done, numbers="")
         self.bar.start()
 

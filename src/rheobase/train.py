@@ -128,7 +128,7 @@ class Trainer:
 
     def train(self) -> None:
         steps = self.feed.steps
-        self.reporter.start(self.recipe.epochs, steps, self.step)
+        self.reporter.start(self.run.folder, self.recipe.epochs, steps, self.step)
         timesteps, step = 0, None
         try:
             # a signal reaches the processes of a team at different steps: they stop at once instead
