@@ -24,8 +24,8 @@ _pass_between = torch.ops.aten.hardtanh_backward.grad_input
 
 
 def statistics(xs: list[Tensor]) -> tuple[Tensor, Tensor]:
-    means, squares = zip(*(_statistics(x) for x in xs), strict=True)
-    return torch.stack(means), torch.stack(squares)
+    means, variances = zip(*(_statistics(x) for x in xs), strict=True)
+    return torch.stack(means), torch.stack(variances)
 
 
 def forward(
@@ -69,7 +69,8 @@ def backward_sums(
                 product.addcmul_(total, torch.sub(x[0], centre, out=deviation))
         for accumulator, result in zip((total, *products), block_sums, strict=True):
             torch.sum(accumulator, _all_but_channels(grad), out=result)
-    return (sums.double().sum(0) / width).to(mean.dtype)
+    sum_du, *by_branch = (sums.double().sum(0) / width).unbind()
+    return torch.stack([sum_du, *(soma.gain * torch.stack(by_branch))]).to(mean.dtype)
 
 
 def backward_inputs(
@@ -89,7 +90,7 @@ def backward_inputs(
 ) -> list[Tensor]:
     soma = _Soma(xs, weight, bias, mean, var, decay, v_th, eps, kept=len(grad))
     # dx = by_du * (width * du) + by_x * x + offset, each per branch and channel
-    by_x = -soma.scale * sums[1:].double() / ((var.double() + eps) * count)
+    by_x = -soma.scale * soma.gain * sums[1:].double() / (soma.k**2 * count)
     offset = -soma.scale * sums[0].double() / count - by_x * mean.double()
     by_du, by_x, offset = (_per_channel(f.to(mean.dtype), grad) for f in (soma.scale / width, by_x, offset))
     offsets = soma.buffer(len(xs)).copy_(offset[:, None])
@@ -144,8 +145,7 @@ def _statistics(x: Tensor) -> tuple[Tensor, Tensor]:
     means = centres.double() + sums.double() / weights
     mean = (weights * means).sum((0, 1)) / (weights.sum() * len(steps))
     total = (squares.double() + weights * (means - mean).square()).sum((0, 1))
-    repeats = len(x) // len(steps)
-    return mean.to(dtype), (repeats * total).to(dtype)
+    return mean.to(dtype), (total / (weights.sum() * len(steps))).to(dtype)
 
 
 class _Soma:
@@ -166,7 +166,9 @@ class _Soma:
     ) -> None:
         self.xs, self.decay, self.v_th = xs, decay, v_th
         self.static = any(map(is_static, xs))
-        self.scale = weight.double() * v_th * len(xs) ** -0.5 * torch.rsqrt(var.double() + eps)
+        self.k = v_th * len(xs) ** -0.5
+        self.gain = self.k * torch.rsqrt(var.double() + eps)
+        self.scale = weight.double() * self.gain
         shift = (bias.double() - self.scale * mean.double()).sum(0)
         self._scale, self._shift = (_per_channel(p.to(weight.dtype), xs[0]) for p in (self.scale, shift))
         self.blocks = _blocks(xs[0], buffers=kept + 3)

@@ -5,8 +5,8 @@
 Nothing but the inputs is kept for the backward pass; it computes the membrane potential again. With du the gradient
 of the loss by the summed current, k = alpha * v_th, r = 1 / sqrt(var + eps) and M values per channel:
 
-    S = sum du,  P = sum du * (x - mean)                  (the sums, [1 + n, C]; added up over the process group)
-    d bias = S,  d weight = k * r * P,  dx = weight * k * r * (du - S / M - (x - mean) * r^2 * P / M)
+    d bias = sum du,  d weight = k * r * sum du * (x - mean)        (the sums, added up over the process group)
+    dx = weight * k * r * (du - d bias / M - (x - mean) * r / k * d weight / M)
 
 Constant moments (inference) are the case M = infinity.
 """
@@ -28,7 +28,7 @@ def _backend(name: str) -> ModuleType:
 
 @torch.library.custom_op("rheobase::statistics", mutates_args=())
 def statistics(xs: list[Tensor], backend: str) -> tuple[Tensor, Tensor]:
-    """Mean and sum of squared deviations per channel of every branch, each [n, C]."""
+    """Mean and biased variance per channel of every branch, each [n, C]."""
     return _backend(backend).statistics(xs)
 
 
@@ -62,7 +62,7 @@ def backward_sums(
     eps: float,
     backend: str,
 ) -> Tensor:
-    """S and, for every branch, P: [1 + n, C]."""
+    """The gradients of any bias and of every weight: [1 + n, C]."""
     return _backend(backend).backward_sums(grad, xs, weight, bias, mean, var, decay, v_th, width, eps)
 
 
@@ -152,11 +152,10 @@ def run_forward(
     decay, v_th, _, eps, group, backend = settings
     count = float("inf")
     if mean is None or var is None:
-        mean, squares = statistics(xs, backend)
+        mean, var = statistics(xs, backend)
         count = xs[0].numel() / xs[0].shape[2]
         if group is not None:
-            mean, squares, count = _joined_statistics(mean, squares, count, group)
-        var = squares / count
+            mean, var, count = _joined_statistics(mean, var, count, group)
     return Result(forward(xs, weight, bias, mean, var, decay, v_th, eps, backend), mean, var, count)
 
 
@@ -175,9 +174,7 @@ def run_backward(
     decay, v_th, width, eps, group, backend = settings
     shared = (weight, bias, mean, var)
     sums = backward_sums(grad, xs, *shared, decay, v_th, width, eps, backend)
-    k = v_th * len(xs) ** -0.5
-    grad_weight = k * torch.rsqrt(var + eps) * sums[1:]
-    grad_bias = sums[0].expand_as(bias)
+    grad_weight, grad_bias = sums[1:], sums[:1].expand_as(bias)
     if group is not None:
         sums = sums.clone()
         dist.all_reduce(sums, group=group)
@@ -215,14 +212,14 @@ class FusedFire(torch.autograd.Function):
 
 
 def _joined_statistics(
-    mean: Tensor, squares: Tensor, count: float, group: dist.ProcessGroup
+    mean: Tensor, var: Tensor, count: float, group: dist.ProcessGroup
 ) -> tuple[Tensor, Tensor, float]:
-    """Combine every member's mean, squared deviations and count without cancellation (Chan et al. 1979)."""
-    own = torch.cat([mean, squares, torch.full_like(mean[:1], count)])
+    """Combine every member's mean, variance and count without cancellation (Chan et al. 1979)."""
+    own = torch.cat([mean, var, torch.full_like(mean[:1], count)])
     everyone = [torch.empty_like(own) for _ in range(dist.get_world_size(group))]
     dist.all_gather(everyone, own, group=group)
-    means, all_squares, counts = torch.stack(everyone).split([len(mean), len(mean), 1], dim=1)
+    means, variances, counts = torch.stack(everyone).split([len(mean), len(mean), 1], dim=1)
     total = counts.sum(0)
     joined = (means * counts).sum(0) / total
-    joined_squares = (all_squares + counts * (means - joined).square()).sum(0)
-    return joined, joined_squares, float(total[0, 0])
+    joined_var = (counts * (variances + (means - joined).square())).sum(0) / total
+    return joined, joined_var, float(total[0, 0])

@@ -98,9 +98,8 @@ def _constants(x: Tensor, branches: int, decay: float, v_th: float, eps: float) 
 def statistics(xs: list[Tensor]) -> tuple[Tensor, Tensor]:
     dtype = torch.promote_types(xs[0].dtype, torch.float32)
     mean = torch.empty(len(xs), xs[0].shape[2], dtype=dtype, device=xs[0].device)
-    squares = torch.empty_like(mean)
-    for branch, whole in enumerate(xs):
-        x = one_step_if_static(whole)
+    var = torch.empty_like(mean)
+    for branch, x in enumerate(map(one_step_if_static, xs)):
         layout = _Layout.of(x)
         x = layout.fit(x)
         steps = x.shape[0]
@@ -113,12 +112,11 @@ def statistics(xs: list[Tensor]) -> tuple[Tensor, Tensor]:
             T=steps, SEGMENT=_segment(steps), PIXELS=layout.pixels, ACC=_accumulator(dtype), **tile,
         )  # fmt: skip
         kernels.join_statistics_kernel[(triton.cdiv(layout.channels, 4),)](
-            partial, shifts, mean[branch], squares[branch], layout.rows, layout.channels, steps,
-            whole.shape[0] // steps, grid[0],
+            partial, shifts, mean[branch], var[branch], layout.rows, layout.channels, steps, grid[0],
             ACC=_accumulator(dtype), ROWS=tile["ROWS"], PROGRAMS=triton.next_power_of_2(grid[0]), CHANNELS=4,
             num_warps=8,
         )  # fmt: skip
-    return mean, squares
+    return mean, var
 
 
 def forward(
@@ -156,7 +154,14 @@ def backward_sums(
     partial = weight.new_empty(grid[0], 1 + len(xs), layout.channels)
     shared = (weight, bias, mean, var)
     _backward(layout, tile, grid, grad, xs, [partial], shared, None, 0, decay, v_th, width, eps)
-    return partial.sum(0)
+    sums = torch.empty_like(partial[0])
+    constants = _constants(grad, len(xs), decay, v_th, eps)
+    kernels.join_sums_kernel[(triton.cdiv(layout.channels, 4), 1 + len(xs))](
+        partial, sums, var.contiguous(), layout.channels, grid[0],
+        **{name: constants[name] for name in ("K", "EPS", "ACC")},
+        PROGRAMS=triton.next_power_of_2(grid[0]), CHANNELS=4, num_warps=8,
+    )  # fmt: skip
+    return sums
 
 
 def backward_inputs(

@@ -99,13 +99,10 @@ def _rows_of_program(program, programs, rows, ROWS: tl.constexpr):
 
 @triton.jit
 def join_statistics_kernel(
-    partial, shifts, mean, squares, rows, channels, steps, repeats, programs,
+    partial, shifts, mean, var, rows, channels, steps, programs,
     ACC: tl.constexpr, ROWS: tl.constexpr, PROGRAMS: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
-    """Join the programs' means (relative to the shift) and squared deviations (Chan et al. 1979).
-
-    A static input was read once and counts `repeats` times.
-    """
+    """Join the programs' means (relative to the shift) and squared deviations (Chan et al. 1979)."""
     column = tl.program_id(0) * CHANNELS + tl.arange(0, CHANNELS)
     existing = column < channels
     i = tl.arange(0, PROGRAMS)
@@ -113,10 +110,11 @@ def join_statistics_kernel(
     at = partial + (i * 2 * channels)[:, None] + column[None, :]
     count = tl.where(i < programs, steps * _rows_of_program(i, programs, rows, ROWS), 0).to(ACC)[:, None]
     offset = tl.load(at, mask, other=0)
-    joined = tl.sum(offset * count, 0) / tl.sum(count, 0)
+    total = tl.sum(count, 0)
+    joined = tl.sum(offset * count, 0) / total
     spread = tl.load(at + channels, mask, other=0) + count * (offset - joined[None, :]) * (offset - joined[None, :])
     tl.store(mean + column, tl.load(shifts + column, existing, other=0) + joined, existing)
-    tl.store(squares + column, repeats * tl.sum(tl.where(mask, spread, 0.0), 0), existing)
+    tl.store(var + column, tl.sum(tl.where(mask, spread, 0.0), 0) / total, existing)
 
 
 @triton.jit
@@ -178,11 +176,11 @@ def backward_kernel(
         # dx = scale * du + slope * x + offset
         inverse_count = tl.where(count > 0, 1 / tl.cast(tl.maximum(count, 1), ACC), 0.0)
         sum_du = tl.load(sums + column, existing, other=0)
-        slope1 = -scale1 * rstd1 * rstd1 * inverse_count * tl.load(sums + channels + column, existing, other=0)
+        slope1 = -scale1 * rstd1 / K * inverse_count * tl.load(sums + channels + column, existing, other=0)
         offset1 = -scale1 * inverse_count * sum_du - slope1 * mean1
         slope2, offset2 = slope1, offset1
         if BRANCHES == 2:
-            slope2 = -scale2 * rstd2 * rstd2 * inverse_count * tl.load(sums + 2 * channels + column, existing, other=0)
+            slope2 = -scale2 * rstd2 / K * inverse_count * tl.load(sums + 2 * channels + column, existing, other=0)
             offset2 = -scale2 * inverse_count * sum_du - slope2 * mean2
     SEGMENTS: tl.constexpr = (T + SEGMENT - 1) // SEGMENT
     for taken in range(tl.program_id(0), tiles, tl.num_programs(0)):
@@ -251,6 +249,23 @@ def backward_kernel(
         tl.store(out + channels, tl.sum(sum_du1, 0), existing)
         if BRANCHES == 2:
             tl.store(out + 2 * channels, tl.sum(sum_du2, 0), existing)
+
+
+@triton.jit
+def join_sums_kernel(
+    partial, sums, var, channels, programs,
+    K: tl.constexpr, EPS: tl.constexpr, ACC: tl.constexpr, PROGRAMS: tl.constexpr, CHANNELS: tl.constexpr,
+):  # fmt: skip
+    """Gradient of the bias (first row of the second grid dimension) or of one branch's weight."""
+    which = tl.program_id(1)
+    column = tl.program_id(0) * CHANNELS + tl.arange(0, CHANNELS)
+    existing = column < channels
+    i = tl.arange(0, PROGRAMS)
+    at = partial + ((i * tl.num_programs(1) + which) * channels)[:, None] + column[None, :]
+    total = tl.sum(tl.load(at, (i < programs)[:, None] & existing[None, :], other=0), 0)
+    if which > 0:
+        total *= K / tl.sqrt(tl.load(var + (which - 1) * channels + column, existing, other=1) + EPS)
+    tl.store(sums + which * channels + column, total, existing)
 
 
 @triton.jit
