@@ -3,6 +3,7 @@ import torch
 from torch import nn
 
 from rheobase.deploy.agreement import agreement, record
+from rheobase.deploy.convolution import FrozenConv2d
 from rheobase.deploy.folding import fold
 from rheobase.deploy.lower import diagonal, lower, node_shapes
 from rheobase.deploy.network import INPUT, LIF, Network, Scale
@@ -14,7 +15,7 @@ from .networks import images, tiny
 def test_convolutions_and_neurons_remain_and_spikes_are_identical(global_pool):
     model = tiny(global_pool=global_pool)
     lowered = lower(fold(model), (2, 7, 7))
-    assert {type(node) for node in lowered.nodes.values()} == {nn.Conv2d, LIF}
+    assert {type(node) for node in lowered.nodes.values()} == {FrozenConv2d, LIF}
     x = images(3, 2, 7)
     result = agreement(record(model, x, 4), record(lowered, x, 4))
     assert set(result.layers.values()) == {0.0}

@@ -8,7 +8,8 @@ import safetensors
 import safetensors.torch
 from torch import Tensor, nn
 
-from rheobase.deploy.network import LIF, Network, Scale, convolution, linear
+from rheobase.deploy.convolution import convolution
+from rheobase.deploy.network import LIF, Network, Scale, linear
 
 FORMAT = "rheobase network 1"
 _OPTIONS = {
@@ -27,9 +28,9 @@ def save(network: Network, path: str | Path) -> None:
     nodes = [
         {
             "name": name,
-            "kind": type(node).__name__,
+            "kind": (kind := next(k for k in _OPTIONS if k in {c.__name__ for c in type(node).__mro__})),
             "inputs": network.inputs[name],
-            "options": {key: getattr(node, key) for key in _OPTIONS[type(node).__name__]},
+            "options": {key: getattr(node, key) for key in _OPTIONS[kind]},
         }
         for name, node in network.nodes.items()
     ]

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, fx, nn
 
-from rheobase.deploy.network import INPUT, LIF, Network, Scale, convolution, linear
+from rheobase.deploy.convolution import convolution
+from rheobase.deploy.network import INPUT, LIF, Network, Scale, linear
 from rheobase.models import SpikingNet
 from rheobase.nn import Soma
 

@@ -12,7 +12,8 @@ from math import prod
 import torch
 from torch import Tensor, nn
 
-from rheobase.deploy.network import LIF, Network, Pair, Scale, convolution
+from rheobase.deploy.convolution import Pair, convolution
+from rheobase.deploy.network import LIF, Network, Scale
 
 Shape = tuple[int, ...]
 

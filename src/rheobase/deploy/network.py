@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rheobase import functional
+from rheobase import functional, kernels
 
 INPUT = "input"
 State = dict[str, Tensor]  # the potential after reset [N, C, ...] of every layer of neurons
@@ -53,14 +53,29 @@ class LIF(nn.Module):
         one = 2.0**self.fraction_bits
         return functional.lif_step(current, torch.floor(self.decay * v * one) / one, decay=1.0, v_th=v_th)
 
-    def forward(self, current: Tensor, timesteps: int) -> Tensor:
-        """Input current [T, N, C, ...], or [1, N, C, ...] for the same at every step -> spikes [T, N, C, ...]."""
-        v = self.rest(current[0])
+    def forward(self, currents: Sequence[Tensor], timesteps: int) -> Tensor:
+        """Currents [T, N, C, ...], or [1, N, C, ...] for the same at every step, summed -> spikes [T, N, C, ...]."""
+        currents = [x.expand(timesteps, *x.shape[1:]) for x in currents]
+        if self.fraction_bits is None and bool((self.v_th == self.v_th[0]).all()):
+            return self._fused(currents, float(self.v_th[0]))
+        v = self.rest(currents[0][0])
         spikes = []
-        for current_t in current.expand(timesteps, *current.shape[1:]):
-            s, v = self.step(current_t, v)
+        for currents_t in zip(*currents, strict=True):
+            s, v = self.step(sum(currents_t[1:], start=currents_t[0]), v)
             spikes.append(s)
         return torch.stack(spikes)
+
+    def _fused(self, currents: Sequence[Tensor], v_th: float) -> Tensor:
+        """The training kernel, with a normalisation that changes nothing."""
+        n, channels = len(currents), len(self.v_th)
+        dtype = torch.promote_types(currents[0].dtype, torch.float32)
+        one = torch.ones(n, channels, dtype=dtype, device=currents[0].device)
+        zero = torch.zeros_like(one)
+        factor = one * (n**0.5 / v_th)
+        spikes, _ = kernels.fire(
+            currents, factor, zero, decay=self.decay, v_th=v_th, width=1.0, eps=0.0, moments=(zero, one)
+        )
+        return spikes
 
     def rest(self, current: Tensor) -> Tensor:
         return torch.zeros_like(current, dtype=torch.promote_types(current.dtype, torch.float32))
@@ -70,20 +85,6 @@ class LIF(nn.Module):
 
 
 NODES = (nn.Conv2d, nn.Linear, Scale, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.Flatten, LIF)
-Pair = int | tuple[int, ...]
-
-
-def convolution(
-    weight: Tensor, bias: Tensor | None, stride: Pair = 1, padding: Pair = 0, dilation: Pair = 1, groups: int = 1
-) -> nn.Conv2d:
-    """`torch.nn.Conv2d` with these very parameters."""
-    options: Any = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups, "device": "meta"}
-    kernel: Any = tuple(weight.shape[2:])
-    conv = nn.Conv2d(weight.shape[1] * groups, len(weight), kernel, bias=bias is not None, **options)
-    conv.weight = nn.Parameter(weight, requires_grad=False)
-    if bias is not None:
-        conv.bias = nn.Parameter(bias, requires_grad=False)
-    return conv
 
 
 def linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
@@ -139,28 +140,30 @@ class Network(nn.Module):
     def run(self, x: Tensor, timesteps: int | None = None) -> Iterator[tuple[str, Tensor]]:
         """Every node with its output [T, N, ...] ([1, N, ...] where all steps are equal), in order of execution."""
         timesteps = check_timesteps(x, timesteps)
-        return self._walk(x[None] if x.ndim == 4 else x, lambda _, lif, current: lif(current, timesteps))
+        return self._walk(x[None] if x.ndim == 4 else x, lambda _, lif, currents: lif(currents, timesteps))
 
     def step(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
         """One timestep: x [N, C, H, W] and the state after the step before (None at the start) -> (logits, state)."""
         after: State = {}
 
-        def fire(name: str, lif: LIF, current: Tensor) -> Tensor:
-            v = lif.rest(current[0]) if state is None else state[name]
-            s, after[name] = lif.step(current[0], v)
+        def fire(name: str, lif: LIF, currents: list[Tensor]) -> Tensor:
+            current = sum(currents[1:], start=currents[0])[0]
+            v = lif.rest(current) if state is None else state[name]
+            s, after[name] = lif.step(current, v)
             return s[None]
 
         for _, value in self._walk(x[None], fire):  # noqa: B007 (the last one is the result)
             pass
         return value[0].flatten(1) * self.logit_unit, after
 
-    def _walk(self, x: Tensor, fire: Callable[[str, LIF, Tensor], Tensor]) -> Iterator[tuple[str, Tensor]]:
+    def _walk(self, x: Tensor, fire: Callable[[str, LIF, list[Tensor]], Tensor]) -> Iterator[tuple[str, Tensor]]:
         last_use = {source: name for name, sources in self.inputs.items() for source in sources}
-        values = {INPUT: self._rounded(x)}
+        x = self._rounded(x).flatten(0, 1).contiguous(memory_format=torch.channels_last).unflatten(0, x.shape[:2])
+        values = {INPUT: x}  # channels last: what convolutions prefer, and what they then keep
         for name, node in self.nodes.items():
             sources = [values[source] for source in self.inputs[name]]
             if isinstance(node, LIF):
-                values[name] = fire(name, node, sum(sources[1:], start=sources[0]))
+                values[name] = fire(name, node, sources)
             else:
                 values[name] = node(sources[0].flatten(0, 1)).unflatten(0, sources[0].shape[:2])
             yield name, values[name]

@@ -20,8 +20,9 @@ import torch
 from torch import Tensor, nn
 
 from rheobase.deploy import nirfile
+from rheobase.deploy.convolution import convolution
 from rheobase.deploy.lower import Shape, diagonal, lower, node_shapes
-from rheobase.deploy.network import INPUT, LIF, Network, Scale, convolution, linear
+from rheobase.deploy.network import INPUT, LIF, Network, Scale, linear
 
 DT = 1e-4  # snnTorch assumes this one
 FORMS = ("canonical", "portable")

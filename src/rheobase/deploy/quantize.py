@@ -11,8 +11,9 @@ The result is a `Network` whose numbers are such integers (over a power of two),
 import torch
 from torch import Tensor, nn
 
+from rheobase.deploy.convolution import convolution
 from rheobase.deploy.lower import lower
-from rheobase.deploy.network import INPUT, LIF, Network, Scale, convolution
+from rheobase.deploy.network import INPUT, LIF, Network, Scale
 
 FRACTION_BITS = 8
 STEPS = 1024  # neurons that do not leak must not overflow within so many

@@ -1,0 +1,115 @@
+"""Images per second of a trained ResNet-19 on a CPU: folded, as trained, in SpikingJelly, and as a ReLU network.
+
+python -m benchmarks.inference                 batch 1 and 64, T = 4, two threads
+python -m benchmarks.inference --rounds 3 --out results/inference-cpu.json
+"""
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor, nn
+
+from benchmarks import peers
+from benchmarks.measure import _FOREIGN_LOAD, _Load
+from benchmarks.step import environment
+from rheobase import models
+from rheobase.deploy import fold
+
+_ATTEMPTS = 3  # disturbed rounds are played again, up to this many times as many rounds in all
+Forward = Callable[[Tensor], Tensor]
+
+
+def contenders(network: str, timesteps: int) -> dict[str, Forward]:
+    """Every network in evaluation mode, with running statistics of its own currents."""
+    trained = _settled(models.build(network), timesteps)
+    found: dict[str, Forward] = {
+        "folded": partial(fold(trained), timesteps=timesteps),
+        "as trained": partial(trained, timesteps=timesteps),
+        "ReLU network": _relu(_settled(models.build(network, soma=peers.ReluSoma), 1)),
+    }
+    try:
+        theirs = _settled(models.build(network, soma=partial(peers.SpikingJellySoma, surrogate="Rect")), timesteps)
+    except peers.Unavailable as reason:
+        Console(stderr=True).print(f"SpikingJelly left out: {reason}")
+        return found
+
+    def spikingjelly(x: Tensor) -> Tensor:
+        peers.reset_spikingjelly(theirs)
+        return theirs(x, timesteps=timesteps)
+
+    return found | {"SpikingJelly": spikingjelly}
+
+
+def _settled(net: nn.Module, timesteps: int) -> nn.Module:
+    torch.manual_seed(0)
+    with torch.no_grad():
+        net.train()(torch.randn(4, 3, 32, 32), timesteps)
+    return net.eval()
+
+
+def _relu(net: nn.Module) -> Forward:
+    return lambda x: net(x, 1)  # it needs no time: one pass per image
+
+
+@torch.no_grad()
+def measure(batch: int, networks: dict[str, Forward], rounds: int) -> dict[str, dict[str, Any]]:
+    """Images per second of each, in rounds that alternate; those that other processes disturbed do not count."""
+    x = torch.randn(batch, 3, 32, 32)
+    for forward in networks.values():
+        forward(x)
+    good: dict[str, list[float]] = {name: [] for name in networks}
+    every: dict[str, list[float]] = {name: [] for name in networks}
+    for _ in range(_ATTEMPTS * rounds):
+        for name, forward in networks.items():
+            if len(good[name]) == rounds:
+                continue
+            load, start = _Load(), time.perf_counter()
+            forward(x)
+            seconds = time.perf_counter() - start
+            every[name].append(seconds)
+            if load.foreign() <= _FOREIGN_LOAD:
+                good[name].append(seconds)
+    return {
+        name: {
+            "images_per_second": batch / statistics.median(good[name] or every[name]),
+            "undisturbed_rounds": len(good[name]),
+            "seconds": every[name],
+        }
+        for name in networks
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--network", default="resnet19")
+    parser.add_argument("--timesteps", type=int, default=4)
+    parser.add_argument("--batch", type=int, nargs="+", default=[1, 64])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--out", type=Path)
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    networks = contenders(args.network, args.timesteps)
+    results = {str(batch): measure(batch, networks, args.rounds) for batch in args.batch}
+    table = Table(f"{args.network}, T = {args.timesteps}", *(f"batch {b}, images/s" for b in args.batch))
+    for name in networks:
+        table.add_row(name, *(f"{results[str(b)][name]['images_per_second']:.2f}" for b in args.batch))
+    Console().print(table)
+    if args.out:
+        settings = {key: str(value) if isinstance(value, Path) else value for key, value in vars(args).items()}
+        args.out.parent.mkdir(parents=True, exist_ok=True)
+        content = {"settings": settings, "environment": environment("cpu"), "results": results}
+        args.out.write_text(json.dumps(content, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,43 @@
+import copy
+
+import pytest
+import torch
+
+from rheobase.deploy.convolution import FrozenConv2d, convolution
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("stride", "padding", "groups", "bias"), [(1, 1, 1, True), (2, 1, 1, False), ((2, 3), (0, 2), 2, True)]
+)
+def test_equals_the_convolution_of_torch(dtype, stride, padding, groups, bias):
+    weight = torch.randn(6, 4 // groups, 3, 3, dtype=dtype)
+    bias = torch.randn(6, dtype=dtype) if bias else None
+    conv = convolution(weight, bias, stride, padding, groups=groups)
+    assert isinstance(conv, FrozenConv2d)
+    for layout in (torch.contiguous_format, torch.channels_last):
+        for size in (7, 9):  # the packed weights serve every size
+            x = torch.randn(2, 4, size, size + 1, dtype=dtype).to(memory_format=layout)
+            expected = torch.conv2d(x, weight, bias, stride, padding, groups=groups)
+            tolerance = {"rtol": 1e-5, "atol": 1e-5} if dtype == torch.float32 else {}
+            torch.testing.assert_close(conv(x), expected, **tolerance)
+
+
+def test_changed_weights_are_noticed():
+    conv = convolution(torch.randn(3, 2, 3, 3), None, padding=1)
+    x = torch.randn(1, 2, 5, 6)
+    before = conv(x)
+    conv.weight.mul_(2)
+    torch.testing.assert_close(conv(x), 2 * before)
+    conv.weight = torch.nn.Parameter(-conv.weight.detach(), requires_grad=False)
+    torch.testing.assert_close(conv(x), -2 * before)
+
+
+def test_a_copy_is_independent():
+    conv = convolution(torch.randn(3, 2, 3, 3), torch.randn(3), stride=2)
+    x = torch.randn(1, 2, 5, 6)
+    before = conv(x)
+    other = copy.deepcopy(conv)
+    other.weight.zero_()
+    assert other.stride == (2, 2)
+    torch.testing.assert_close(conv(x), before)
