@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from rheobase import __version__
-from rheobase.deploy.commands import register as register_deployment
+from rheobase.deploy import commands as deployment
 
 if TYPE_CHECKING:
     from rheobase.recipes import Recipe
@@ -65,8 +65,10 @@ def demo(
     recipe = recipes.get("demo").changed([f"seed={seed}"])
     console.print(f"{recipe.network}, {recipe.timesteps} timesteps, on 1797 hand-written digits")
     run = _fit(recipe, None, out, False, device)
+    deployment.deploy(run.folder)
     _print_next(
         (f"rheobase eval {run.folder} --timesteps 2", "the same network with half the steps"),
+        (f"rheobase export {run.folder} --to onnx", "the network for other software"),
         ("rheobase train demo --set decay=0.5", "change the recipe"),
         ("rheobase recipes", "the recipes of the paper"),
         ("rheobase models", "the networks"),
@@ -144,7 +146,7 @@ def models() -> None:
     console.print(table, soft_wrap=False)
 
 
-register_deployment(app)
+deployment.register(app)
 
 
 def _fit(

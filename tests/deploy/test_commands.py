@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from rheobase import checkpoint, recipes
 from rheobase.data import load
-from rheobase.deploy.commands import register
+from rheobase.deploy.commands import deploy, register
 from rheobase.runs import Run
 
 from .networks import randomise
@@ -57,6 +57,13 @@ def test_export_and_verify(run, options, name, words):
     result = call("verify", run / name, run, "--images", 4)
     assert result.exit_code == 0, result.output
     assert words in result.output
+
+
+def test_deploy_in_few_words(run, capsys):
+    deploy(run)
+    words = " ".join(capsys.readouterr().out.split())
+    assert "network.nir: 0.0000 % of spikes differ at most" in words
+    assert "the same network, spike for spike" in words
 
 
 def test_int8_is_exact_in_the_simulator(run):

@@ -1,6 +1,7 @@
 """The commands of deployment: fold, export, verify, predict. `register` adds them to the command line."""
 
 from enum import StrEnum
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -128,6 +129,28 @@ def predict(
         best = share.topk(min(top, len(classes)))
         pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
         console.print(f"{path}: {', '.join(f'{classes[k]} {100 * p:.1f} %' for k, p in pairs)}", markup=False)
+
+
+def deploy(run: Path) -> None:
+    """Fold the network of a run, write it (as NIR where that extra is installed) and verify the file, in few words."""
+    import torch
+
+    from rheobase.deploy import file, nir
+    from rheobase.deploy.verify import folded
+    from rheobase.deploy.verify import verify as compare
+    from rheobase.runs import Run
+
+    _, network = folded(Run(run))
+    target = run / "folded.safetensors"
+    file.save(network, target)
+    if find_spec("nir") is not None:
+        target = run / "network.nir"
+        nir.write(network, target, tuple(network.info["shape"]))
+    found = compare(target, Run(run), data=None, images=32, simulated=1, device=torch.device("cpu"))
+    console.print(
+        f"deployed to {target}: {100 * max(found.agreement.layers.values()):.4f} % of spikes differ at most, "
+        f"test accuracy {100 * found.deployed:.2f} %; verdict: {found.verdict}"
+    )
 
 
 def _print_agreement(found: "Agreement", where: str) -> None:
