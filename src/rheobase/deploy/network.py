@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from rheobase import functional, kernels
 
 INPUT = "input"
+LARGEST_INPUT = 511  # of a quantised network: signed, 10 bits
 State = dict[str, Tensor]  # the potential after reset [N, C, ...] of every layer of neurons
 
 
@@ -174,7 +175,7 @@ class Network(nn.Module):
     def _rounded(self, x: Tensor) -> Tensor:
         if self.input_unit is None:
             return x
-        return torch.round(x / self.input_unit).clamp(-127, 127)
+        return torch.round(x / self.input_unit).clamp(-LARGEST_INPUT, LARGEST_INPUT)
 
 
 def per_channel(p: Tensor, x: Tensor) -> Tensor:

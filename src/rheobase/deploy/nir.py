@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from rheobase.deploy import nirfile
 from rheobase.deploy.convolution import convolution
 from rheobase.deploy.lower import Shape, diagonal, lower, node_shapes
-from rheobase.deploy.network import INPUT, LIF, Network, Scale, linear
+from rheobase.deploy.network import INPUT, LARGEST_INPUT, LIF, Network, Scale, linear
 
 DT = 1e-4  # snnTorch assumes this one
 FORMS = ("canonical", "portable")
@@ -44,7 +44,8 @@ def to_nir(network: Network, input_shape: Shape, form: str = "canonical") -> Any
         if form != "canonical":
             raise ValueError("a quantised network counts in its own units; export it in the canonical form")
         bits = {node.fraction_bits for node in network.nodes.values() if isinstance(node, LIF)}
-        metadata |= {"fraction_bits": bits.pop(), "input_unit": network.input_unit, "logit_unit": network.logit_unit}
+        metadata |= {"fraction_bits": bits.pop(), "input_unit": network.input_unit, "input_largest": LARGEST_INPUT}
+        metadata["logit_unit"] = network.logit_unit
     if form == "portable":
         network = lower(network, input_shape)
     shapes = node_shapes(network, input_shape)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from rheobase.deploy.lower import Shape, node_shapes
-from rheobase.deploy.network import INPUT, LIF, Network, Scale, check_timesteps
+from rheobase.deploy.network import INPUT, LARGEST_INPUT, LIF, Network, Scale, check_timesteps
 
 OPSET = 18
 IR_VERSION = 10  # readable by every ONNX Runtime since 1.18
@@ -140,7 +140,7 @@ class _Graph:
         if unit is None:
             return x
         scaled = self.add("Round", self.add("Div", x, self.constant(unit)))
-        return self.add("Clip", scaled, self.constant(-127), self.constant(127))
+        return self.add("Clip", scaled, self.constant(-LARGEST_INPUT), self.constant(LARGEST_INPUT))
 
     def neurons(self, name: str, lif: LIF, sources: list[str], shape: Shape) -> str:
         current = sources[0]

@@ -3,7 +3,7 @@
 All branches of a neuron count in one unit per channel, the size of its int8 steps. Identity scales, biases,
 thresholds and the potential have FRACTION_BITS more, at the width of an int32 accumulator; the decay is an integer
 over 2**FRACTION_BITS. So a step of a layer is: add int8 weights, decay by a product and a shift, compare. The readout
-has one unit for all classes, so its sums can be compared as they are. Images are rounded to an input unit.
+has one unit for all classes, so its sums can be compared as they are. Images are rounded to integers of 10 bits.
 
 The result is a `Network` whose numbers are such integers (over a power of two), held in float64, which is exact.
 """
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from rheobase.deploy.convolution import convolution
 from rheobase.deploy.lower import lower
-from rheobase.deploy.network import INPUT, LIF, Network, Scale
+from rheobase.deploy.network import INPUT, LARGEST_INPUT, LIF, Network, Scale
 
 FRACTION_BITS = 8
 STEPS = 1024  # neurons that do not leak must not overflow within so many
@@ -54,11 +54,11 @@ def quantize(network: Network, images: Tensor) -> Network:
 
 
 def _input_unit(images: Tensor) -> float:
-    """Counts of events are integers already; other inputs are scaled so that the largest becomes 127."""
+    """Counts of events are integers already; other inputs are scaled so that the largest takes the whole range."""
     largest = images.abs().max().item()
-    if largest <= _LARGEST and torch.equal(images, images.round()):
+    if largest <= LARGEST_INPUT and torch.equal(images, images.round()):
         return 1.0
-    return largest / _LARGEST
+    return largest / LARGEST_INPUT
 
 
 def _unit(weights: list[Tensor], neurons: LIF) -> Tensor:
@@ -85,7 +85,7 @@ def _neurons(lif: LIF, unit: Tensor) -> LIF:
 
 
 def _largest_sum(conv: nn.Module, *, of_image: bool) -> float:
-    """The largest current that the convolution can cause: an image has values up to 127, spikes are ones."""
+    """The largest current that the convolution can cause: an image has larger values, spikes are ones."""
     assert isinstance(conv, nn.Conv2d)
-    largest = conv.weight.abs().sum((1, 2, 3)) * (_LARGEST if of_image else 1)
+    largest = conv.weight.abs().sum((1, 2, 3)) * (LARGEST_INPUT if of_image else 1)
     return (largest if conv.bias is None else largest + conv.bias.abs()).max().item()

@@ -59,10 +59,11 @@ def simulate(graph: Graph, x: NDArray[Any], timesteps: int | None = None) -> Sim
 
 
 def _rounded(x: NDArray[Any], metadata: dict[str, float | str]) -> Array:
-    """A quantised network reads multiples of its input unit, at most 127 of them."""
+    """A quantised network reads multiples of its input unit, up to a largest one."""
     if "input_unit" not in metadata:
         return x.astype(np.float64)
-    return np.clip(np.rint(x.astype(np.float64) / float(metadata["input_unit"])), -127, 127)
+    largest = float(metadata["input_largest"])
+    return np.clip(np.rint(x.astype(np.float64) / float(metadata["input_unit"])), -largest, largest)
 
 
 class _Layer:

@@ -1,0 +1,83 @@
+"""Accuracy of a trained run and of everything it is deployed as: folded, int8, and both as NIR files read back.
+
+python -m benchmarks.deployment runs/cifar10-1 --data DATA --out results/deploy-cifar10.json
+"""
+
+import argparse
+import json
+from dataclasses import asdict
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.step import environment
+from rheobase.data import load
+from rheobase.deploy import nir
+from rheobase.deploy.agreement import agreement, record
+from rheobase.deploy.network import Network
+from rheobase.deploy.quantize import quantize
+from rheobase.deploy.verify import LOSS, LOSS_INT8, accuracy, calibration_images, folded, testing, verify
+from rheobase.runs import Run
+from rheobase.train import choose_device
+
+
+def measure(run: Run, data: Path | None, device: torch.device, images: int, simulated: int) -> dict[str, Any]:
+    dataset, timesteps = load(run.recipe().data, data), run.recipe().timesteps
+    model, network = folded(run)
+    shape = tuple(network.info["shape"])
+    versions: dict[str, Network] = {"folded": network, "int8": quantize(network, calibration_images(run, dataset))}
+
+    first, _ = next(iter(testing(run, dataset, torch.device("cpu"), torch.float64)))
+    x = first[:images] if first.ndim == 4 else first[:, :images]
+    expected = record(model.double(), x, timesteps)
+    trained = accuracy(model.to(device, torch.float32), testing(run, dataset, device, torch.float32), timesteps)
+    result: dict[str, Any] = {"trained": {"accuracy": trained}}
+    with TemporaryDirectory() as folder:
+        for name, version in versions.items():
+            dtype = torch.float64 if name == "int8" else torch.float32
+            path = Path(folder) / f"{name}.nir"
+            nir.write(version, path, shape)
+            found = verify(path, run, data=data, images=images, simulated=simulated, device=device)
+            own = accuracy(version.to(device, dtype), testing(run, dataset, device, dtype), timesteps)
+            comparison = agreement(expected, record(version.to("cpu", torch.float64), x, timesteps))
+            result[name] = {"accuracy": own, "agreement": asdict(comparison)}
+            result[f"{name} file"] = {
+                "accuracy": found.deployed,
+                "bytes": path.stat().st_size,
+                "agreement": asdict(found.agreement),
+                "simulation": None if found.simulation is None else asdict(found.simulation),
+            }
+    result["folding within"] = {"points": 100 * abs(trained - result["folded"]["accuracy"]), "wanted": 100 * LOSS}
+    result["int8 below"] = {"points": 100 * (trained - result["int8"]["accuracy"]), "wanted": 100 * LOSS_INT8}
+    return result
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("run", type=Path)
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--images", type=int, default=64, help="compared spike by spike")
+    parser.add_argument("--simulated", type=int, default=2, help="of these, run by the event-driven simulator")
+    parser.add_argument("--out", type=Path)
+    args = parser.parse_args()
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
+    run, device = Run(args.run), choose_device(args.device)
+    results = measure(run, args.data, device, args.images, args.simulated)
+    table = Table("version", "test accuracy %")
+    for name, found in results.items():
+        if "accuracy" in found:
+            table.add_row(name, f"{100 * found['accuracy']:.2f}")
+    Console().print(table)
+    if args.out:
+        content = {"recipe": asdict(run.recipe()), "environment": environment(device.type), "results": results}
+        args.out.parent.mkdir(parents=True, exist_ok=True)
+        args.out.write_text(json.dumps(content, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
