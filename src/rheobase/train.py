@@ -113,6 +113,7 @@ class Trainer:
         torch.manual_seed(generator(recipe.seed).initial_seed())
         self.network = run.network().to(device, feed.dtype)
         if device.type == "cuda":
+            torch.backends.cudnn.benchmark = True  # shapes are fixed: the fastest algorithms are worth finding
             self.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.average = copy.deepcopy(self.network) if recipe.average else None
         self.optimizer = make_optimizer(self.network, recipe, device)

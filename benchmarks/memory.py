@@ -1,0 +1,101 @@
+"""Peak memory and time of real training steps beside what `rheobase plan` predicts: python -m benchmarks.memory
+
+Needs a GPU. Writes results/memory-<device>.json; the peak is counted from after the first steps, in which cuDNN tries
+algorithms, and includes weights, optimiser and the captured graph.
+"""
+
+import argparse
+import gc
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.step import environment
+from rheobase.capture import CapturedStep
+from rheobase.plan import DATA, modes, peak_bytes
+from rheobase.recipes import RECIPES, Recipe
+from rheobase.runs import network_for
+from rheobase.step import make_optimizer, make_step
+
+# recipe and images per step on one GPU
+RUNS = [
+    ("cifar10_resnet19_t2", 256),
+    ("cifar10_resnet19_t4", 256),
+    ("imagenet_resnet34", 24),
+    ("dvsgesture_resnet17", 40),
+]
+_EAGER, _TIMED = 4, 20
+
+
+def measure(recipe: Recipe, batch: int) -> dict[str, Any]:
+    classes, channels, size, sequences = DATA[recipe.data]
+    size = size or recipe.image_size
+    device = torch.device("cuda")
+    network = network_for(recipe, {"classes": range(classes), "channels": channels, "size": size})
+    network.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    optimizer = make_optimizer(network, recipe, device)
+    scaler = torch.amp.GradScaler("cuda", enabled=recipe.precision == "fp16")
+    step = CapturedStep(make_step(network, optimizer, scaler, recipe, recipe.timesteps), eager_calls=_EAGER)
+    shape = (recipe.timesteps, batch) if sequences else (batch,)
+    images = torch.randn(*shape, channels, size, size, device=device)
+    labels = torch.randint(classes, (batch,), device=device)
+    for _ in range(_EAGER):
+        step(images, labels)
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    step(images, labels)
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    for _ in range(_TIMED):
+        step(images, labels)
+    end.record()
+    end.synchronize()
+    return {
+        "recipe": recipe.name,
+        "network": recipe.network,
+        "memory": recipe.memory,
+        "batch": batch,
+        "timesteps": recipe.timesteps,
+        "measured_bytes": torch.cuda.max_memory_allocated(),
+        "predicted_bytes": peak_bytes(recipe, batch),
+        "seconds_per_step": start.elapsed_time(end) / 1e3 / _TIMED,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Peak memory of real training steps beside the prediction.")
+    parser.add_argument("--out", type=Path, help="JSON file; results/memory-<device>.json if not given")
+    options = parser.parse_args()
+    torch.backends.cudnn.benchmark = True
+    facts = environment("cuda")
+    out = options.out or Path("results") / f"memory-{re.sub('[^a-z0-9]+', '-', facts['device'].lower())}.json"
+    rows = []
+    table = Table("recipe", "memory", "measured GiB", "predicted GiB", "error %", "images / s")
+    for name, batch in RUNS:
+        for recipe in modes(replace(RECIPES[name](), batch_size=batch, precision="bf16")):
+            row = measure(recipe, batch)
+            rows.append(row)
+            measured, predicted = row["measured_bytes"], row["predicted_bytes"]
+            table.add_row(
+                name,
+                recipe.memory,
+                f"{measured / 2**30:.2f}",
+                f"{predicted / 2**30:.2f}",
+                f"{100 * (predicted / measured - 1):+.1f}",
+                f"{batch / row['seconds_per_step']:.0f}",
+            )
+            gc.collect()
+            torch.cuda.empty_cache()
+            out.write_text(json.dumps({"environment": facts, "runs": rows}, indent=1) + "\n")
+    Console(width=120).print(table)
+
+
+if __name__ == "__main__":
+    main()
