@@ -15,18 +15,17 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.step import environment
-from rheobase.data import load
 from rheobase.deploy import nir
 from rheobase.deploy.agreement import agreement, record
 from rheobase.deploy.network import Network
 from rheobase.deploy.quantize import quantize
 from rheobase.deploy.verify import LOSS, LOSS_INT8, accuracy, calibration_images, folded, testing, verify
-from rheobase.runs import Run
+from rheobase.runs import Run, load_data
 from rheobase.train import choose_device
 
 
 def measure(run: Run, data: Path | None, device: torch.device, images: int, simulated: int) -> dict[str, Any]:
-    dataset, timesteps = load(run.recipe().data, data), run.recipe().timesteps
+    dataset, timesteps = load_data(run.recipe(), data), run.recipe().timesteps
     model, network = folded(run)
     shape = tuple(network.info["shape"])
     versions: dict[str, Network] = {"folded": network, "int8": quantize(network, calibration_images(run, dataset))}

@@ -89,6 +89,27 @@ def test_convolutions_with_bias_and_three_branches():
     assert_identical(model, fold(model), images(3, 2, 7), 4)
 
 
+def test_a_network_of_ones_own():
+    class Chain(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first = nn.Sequential(Conv2d(2, 4, 3, padding=1, bias=False), Soma(4))
+            self.pool = AvgPool2d(2)
+            self.hidden, self.soma = nn.Linear(4 * 3 * 3, 6), Soma(6)
+            self.decode = nn.Linear(6, 5)
+
+        def forward(self, x):
+            return self.decode(self.soma(self.hidden(self.pool(self.first(x)).flatten(2))))
+
+    model = Chain().double().eval().requires_grad_(False)
+    network = fold(model)
+    sequence = torch.stack([images(3, 2, 7, seed) for seed in range(4)])
+    result = agreement(record(model, sequence), record(network, sequence))
+    assert list(network.nodes) == ["first_0", "first_1", "pool", "flatten", "hidden", "soma", "decode"]
+    assert set(result.layers.values()) == {0.0}
+    assert result.logits < 1e-9
+
+
 def test_a_layer_that_cannot_be_mapped_is_named():
     model = tiny()
     model.body[2].soma1 = nn.ReLU()

@@ -50,7 +50,8 @@ def record(network: nn.Module, x: Tensor, timesteps: int | None = None) -> Recor
             hooks.append(module.register_forward_hook(keep))
     was_training = network.training
     try:
-        return Record(kept, network.eval()(x, timesteps))
+        inputs = (x,) if timesteps is None else (x, timesteps)
+        return Record(kept, network.eval()(*inputs))
     finally:
         network.train(was_training)
         for hook in hooks:

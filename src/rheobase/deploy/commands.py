@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.table import Table
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from rheobase.deploy.agreement import Agreement
 
 console = Console(highlight=False, soft_wrap=True)
@@ -38,13 +40,13 @@ def register(app: typer.Typer) -> None:
 def fold(run: RunArgument, data: DataOption = None, out: OutOption = None) -> None:
     """Fold tdBN into the weights: a network of synapses and bare LIF neurons, in one file."""
     from rheobase.deploy import file
-    from rheobase.deploy.verify import folded, sample
+    from rheobase.deploy.verify import folded, precisions
     from rheobase.runs import Run
 
     model, network = folded(Run(run))
     target = out or run / "folded.safetensors"
     file.save(network, target)
-    _print_agreement(sample(Run(run), data, model, network), "in float32")
+    _print_agreement(precisions(Run(run), data, model, network))
     console.print(f"wrote {target}: {len(network.nodes)} nodes, no normalisation")
     _print_next(f"rheobase verify {target} {run}", f"rheobase export {run} --to nir")
 
@@ -91,7 +93,7 @@ def verify(
     from rheobase.train import choose_device
 
     found = compare(file, Run(run), data=data, images=images, simulated=simulate, device=choose_device(device))
-    _print_agreement(found.agreement, f"on {images} test images, in float64")
+    _print_agreement({"float64": found.agreement})
     if found.simulation is not None:
         images, done = found.simulation.images, found.simulation.operations
         console.print(
@@ -153,15 +155,18 @@ def deploy(run: Path) -> None:
     )
 
 
-def _print_agreement(found: "Agreement", where: str) -> None:
-    if found.layers:
-        table = _table("layer", "firing rate", "differing spikes")
-        for name, share in found.layers.items():
-            table.add_row(name, f"{found.rates[name]:.3f}", f"{100 * share:.4f} %")
+def _print_agreement(found: "Mapping[str, Agreement]") -> None:
+    """Spikes that differ from those of the trained network, by precision."""
+    first = next(iter(found.values()))
+    if first.layers:
+        table = _table("layer", "firing rate", *(f"differing, {name}" for name in found))
+        for layer, rate in first.rates.items():
+            table.add_row(layer, f"{rate:.3f}", *(f"{100 * a.layers[layer]:.4f} %" for a in found.values()))
         console.print(table, soft_wrap=False)
-    console.print(
-        f"{where}: logits differ by at most {found.logits:.2g}, {100 * found.predictions:.2f} % of predictions agree"
-    )
+    for name, a in found.items():
+        console.print(
+            f"{name}: logits differ by at most {a.logits:.2g}, {100 * a.predictions:.2f} % of predictions agree"
+        )
 
 
 def _print_next(*commands: str) -> None:

@@ -29,13 +29,20 @@ class _Branch:
     source: str
 
 
-def fold(model: SpikingNet) -> Network:
-    """The network of synapses and LIF neurons that fires the same spikes as `model` in evaluation mode."""
+def fold(model: nn.Module) -> Network:
+    """The network of synapses and LIF neurons that fires the same spikes as `model` in evaluation mode.
+
+    A `SpikingNet`, or any module that is made of synapses and somas and reads one sequence [T, N, C, H, W].
+    """
     graph = _Graph()
-    spikes: str | _Branch = graph.soma("soma", model.soma, [_Branch("stem", model.stem, INPUT)])
-    for name, block in model.body.named_children():
-        spikes = graph.follow(f"body.{name}", block, spikes)
-    graph.node(graph.follow("head", model.head, spikes))
+    if isinstance(model, SpikingNet):  # part by part: its own forward depends on the input's shape
+        values: str | _Branch = graph.soma("soma", model.soma, [_Branch("stem", model.stem, INPUT)])
+        for name, block in model.body.named_children():
+            values = graph.follow(f"body.{name}", block, values)
+        values = graph.follow("head", model.head, values)
+    else:
+        values = graph.follow("", model, INPUT)
+    graph.node(values)
     return Network(graph.nodes, graph.inputs).eval()
 
 
@@ -53,29 +60,30 @@ class _Graph:
 
     def follow(self, path: str, module: nn.Module, x: str | _Branch) -> str | _Branch:
         """Add the layers of `module` (at `path` of the model), which reads x; return what it yields."""
+        where, prefix = f"{path or 'the network'} ({type(module).__name__})", f"{path}." if path else ""
         try:
             trace = _Tracer().trace(module)
         except Exception as error:
-            raise ValueError(f"fold: cannot follow {path} ({type(module).__name__}): {error}") from error
+            raise ValueError(f"fold: cannot follow {where}: {error}") from error
         values: dict[fx.Node, str | _Branch] = {}
         for step in trace.nodes:
             args = [values[arg] for arg in step.args if isinstance(arg, fx.Node) and step.op != "output"]
             if step.op == "placeholder":
                 if values:
-                    raise ValueError(f"fold: {path} ({type(module).__name__}) takes more than one input")
+                    raise ValueError(f"fold: {where} takes more than one input")
                 values[step] = x
             elif step.op == "output":
                 return values[step.args[0]]
             elif step.op == "call_module":
-                values[step] = self.layer(f"{path}.{step.target}", module.get_submodule(str(step.target)), args)
+                values[step] = self.layer(f"{prefix}{step.target}", module.get_submodule(str(step.target)), args)
             elif step.op == "call_method" and step.target == "flatten" and step.args[1:] == (2,):
-                values[step] = self.add(f"{path}.{step.name}", nn.Flatten(), self.node(args[0]))
+                values[step] = self.add(f"{prefix}{step.name}", nn.Flatten(), self.node(args[0]))
             elif step.op == "call_method" and step.target == "mean" and step.args[1:] == ((-2, -1),):
-                pooled = self.add(f"{path}.pool", nn.AdaptiveAvgPool2d(1), self.node(args[0]))
-                values[step] = self.add(f"{path}.flatten", nn.Flatten(), pooled)
+                pooled = self.add(f"{prefix}pool", nn.AdaptiveAvgPool2d(1), self.node(args[0]))
+                values[step] = self.add(f"{prefix}flatten", nn.Flatten(), pooled)
             else:
-                raise ValueError(f"fold: cannot map the operation '{step.name}' in {path} ({type(module).__name__})")
-        raise ValueError(f"fold: {path} ({type(module).__name__}) yields nothing")
+                raise ValueError(f"fold: cannot map the operation '{step.name}' in {where}")
+        raise ValueError(f"fold: {where} yields nothing")
 
     def layer(self, path: str, module: nn.Module, args: list[str | _Branch]) -> str | _Branch:
         if isinstance(module, Soma):

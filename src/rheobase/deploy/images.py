@@ -1,6 +1,5 @@
-"""Images from files, as a network sees them: Pillow (an extra) reads pictures, NumPy reads `.npy` arrays."""
+"""Images from files, as a network sees them: pictures as in the data sets of folders, and `.npy` arrays."""
 
-import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".npy", ".png", ".ppm", ".webp")
+from rheobase.data.folder import SUFFIXES, Files
+
+ARRAY = ".npy"
 
 
 def find(paths: Iterable[Path]) -> list[Path]:
@@ -17,9 +18,9 @@ def find(paths: Iterable[Path]) -> list[Path]:
     found: list[Path] = []
     for path in paths:
         if path.is_dir():
-            inside = sorted(p for p in path.iterdir() if p.suffix.lower() in SUFFIXES)
+            inside = sorted(p for p in path.iterdir() if p.suffix.lower() in {*SUFFIXES, ARRAY})
             if not inside:
-                raise ValueError(f"{path}: no images in this folder; expected files like {', '.join(SUFFIXES)}")
+                raise ValueError(f"{path}: no images in this folder; expected files like {', '.join(sorted(SUFFIXES))}")
             found += inside
         elif path.is_file():
             found.append(path)
@@ -30,35 +31,27 @@ def find(paths: Iterable[Path]) -> list[Path]:
 
 def read(path: Path, info: Mapping[str, Any]) -> Tensor:
     """The image [C, H, W] in `path`, in the size and range that the network was trained with."""
-    channels, height, width = info["shape"]
-    pixels = _array(path, channels) if path.suffix == ".npy" else _picture(path, channels, height, width)
-    if pixels.shape != (channels, height, width):
-        raise ValueError(f"{path}: expected an array {[channels, height, width]}, got {list(pixels.shape)}")
+    shape = list(info["shape"])
+    pixels = _array(path) if path.suffix == ARRAY else _picture(path, info)
+    pixels = pixels[None] if pixels.ndim == 2 else pixels
+    if list(pixels.shape) != shape:
+        raise ValueError(f"{path}: expected an array {shape}, got {list(pixels.shape)}")
     mean, std = (torch.tensor(info[key]).view(-1, 1, 1) for key in ("mean", "std"))
-    return (torch.from_numpy(pixels.astype(np.float32)) - mean) / std
+    return (pixels - mean) / std
 
 
-def _array(path: Path, channels: int) -> np.ndarray:
+def _array(path: Path) -> Tensor:
     try:
-        pixels = np.load(path, mmap_mode="r", allow_pickle=False)
+        values = np.load(path, mmap_mode="r", allow_pickle=False)
+        return torch.from_numpy(values.astype(np.float32))
     except (OSError, ValueError) as error:
         raise ValueError(f"{path}: not a NumPy array: {error}") from error
-    return pixels[None] if pixels.ndim == 2 and channels == 1 else pixels
 
 
-def _picture(path: Path, channels: int, height: int, width: int) -> np.ndarray:
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise ValueError("reading pictures needs the package pillow; install rheobase[images]") from error
+def _picture(path: Path, info: Mapping[str, Any]) -> Tensor:
+    channels, size, _ = info["shape"]
     if channels not in (1, 3):
         raise ValueError(f"{path}: the network reads {channels} channels, a picture has 1 or 3; give a .npy array")
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
-            with Image.open(path) as picture:
-                small = picture.convert("L" if channels == 1 else "RGB").resize((width, height), Image.Resampling.BOX)
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        raise ValueError(f"{path}: not a picture that can be read: {error}") from error
-    pixels = np.asarray(small)
-    return pixels[None] if channels == 1 else pixels.transpose(2, 0, 1)
+    margin = {} if info.get("data") == "imagenet" else {"margin": 1.0}
+    (picture,) = Files([path], torch.zeros(1), size, **margin).read(torch.tensor([0])).float()
+    return picture if channels == 3 else picture.mean(0, keepdim=True)

@@ -1,5 +1,6 @@
 """Runs and files side by side: what a trained network and its deployed versions do on real data."""
 
+import copy
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -93,7 +94,8 @@ def testing(run: Run, dataset: Dataset, device: torch.device, dtype: torch.dtype
 
 def calibration_images(run: Run, dataset: Dataset) -> Tensor:
     """Training images as the network sees them in use: not augmented, no labels."""
-    index = torch.arange(min(CALIBRATION_IMAGES, len(dataset.train)))
+    n = len(dataset.train)
+    index = torch.arange(min(CALIBRATION_IMAGES, n)) * n // min(CALIBRATION_IMAGES, n)  # from everywhere
     few = Split(dataset.train.read(index), dataset.train.labels[index])
     (images, _), *_ = testing(run, replace(dataset, test=few), torch.device("cpu"), torch.float64)
     return images
@@ -109,12 +111,18 @@ def accuracy(forward: Forward, batches: Iterable[Batch], timesteps: int) -> floa
     return correct / total
 
 
-def sample(run: Run, data: Path | None, model: SpikingNet, network: Network) -> Agreement:
-    """How far both agree on a batch of test images, in the precision of the weights."""
-    dataset = load_data(run.recipe(), data)
-    x, _ = next(iter(testing(run, dataset, torch.device("cpu"), input_dtype(network))))
+def precisions(run: Run, data: Path | None, model: SpikingNet, network: Network) -> dict[str, Agreement]:
+    """How far the folded network agrees with the trained one (in float64) on test images, by its precision."""
+    dataset, timesteps = load_data(run.recipe(), data), run.recipe().timesteps
+    x, _ = next(iter(testing(run, dataset, torch.device("cpu"), torch.float64)))
     x = x[:SAMPLE_IMAGES] if x.ndim == 4 else x[:, :SAMPLE_IMAGES]
-    return agreement(record(model, x, run.recipe().timesteps), record(network, x, run.recipe().timesteps))
+    expected = record(copy.deepcopy(model).double(), x, timesteps)
+    return {
+        str(dtype).removeprefix("torch."): agreement(
+            expected, record(copy.deepcopy(network).to(dtype), x.to(dtype), timesteps)
+        )
+        for dtype in (torch.float32, torch.bfloat16)
+    }
 
 
 def input_dtype(network: Network | onnx.Session) -> torch.dtype:
