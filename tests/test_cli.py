@@ -1,14 +1,19 @@
 """The command line, as a user meets it: in a process of its own."""
 
 import json
+import os
+import re
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from rheobase import __version__
 from rheobase.models import MODELS
+from rheobase.recipes import RECIPES
 
 
 def rheobase(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -59,9 +64,66 @@ def test_demo_learns_and_leaves_a_run(tmp_path: Path) -> None:
     assert len(list((folder / "checkpoints").glob("*/weights.safetensors"))) == 2
 
 
+def test_train_resume_eval_on_a_few_epochs(tmp_path: Path) -> None:
+    settings = ["--set", "epochs=2", "--set", "batch_size=256", "--set", "timesteps=2", "--seed", "3"]
+    done = rheobase("train", "demo", *settings, "--out", "run", "--tensorboard", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "rheobase eval run" in done.stdout
+    assert list((tmp_path / "run" / "tensorboard").iterdir())
+    assert (tmp_path / "run" / "curves.png").stat().st_size > 10_000
+    recipe = json.loads((tmp_path / "run" / "recipe.json").read_text())
+    assert (recipe["epochs"], recipe["seed"]) == (2, 3)
+    accuracy = next(line for line in done.stdout.splitlines() if line.startswith("test accuracy")).split()[2]
+
+    again = rheobase("eval", "run", cwd=tmp_path)
+    assert f"test accuracy {accuracy} %" in again.stdout
+    newest = max((tmp_path / "run" / "checkpoints").iterdir())
+    (newest / "weights.safetensors").write_bytes(b"damaged")
+    resumed = rheobase("train", "--resume", "run", cwd=tmp_path)
+    assert resumed.returncode == 0, resumed.stderr
+    assert resumed.stderr.startswith("warning: checkpoint ")
+    assert f"test accuracy {accuracy} %" in resumed.stdout
+
+
+def test_ctrl_c_says_how_to_resume(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "rheobase", "train", "demo", "--out", "run", "--set", "epochs=1000"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    running = subprocess.Popen(command, cwd=tmp_path, env=environment, text=True, stderr=subprocess.PIPE)
+    while not (tmp_path / "run" / "metrics.jsonl").exists() and running.poll() is None:
+        time.sleep(0.05)
+    running.send_signal(signal.SIGINT)
+    _, message = running.communicate(timeout=60)
+    assert running.returncode == 130
+    assert re.fullmatch(r"stopped at step \d+ of 23000; continue with: rheobase train --resume run\n", message)
+    assert list((tmp_path / "run" / "checkpoints").iterdir())
+
+
+def test_recipes_are_listed() -> None:
+    done = rheobase("recipes")
+    first = {line.split()[0] for line in done.stdout.splitlines() if line.split()}
+    assert set(RECIPES) <= first
+
+
+def test_plan_shows_all_memory_modes() -> None:
+    done = rheobase("plan", "demo", "--memory", "16")
+    assert done.returncode == 0, done.stderr
+    rows = {line.split()[0]: line.split() for line in done.stdout.splitlines() if line.split()}
+    assert 0 < int(rows["speed"][-1]) < int(rows["packed"][-1]) < int(rows["recompute"][-1])
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
+        (["train", "dmo"], 1, "unknown recipe 'dmo'; choose one of demo"),
+        (["train"], 1, "which recipe? choose one of demo"),
+        (["train", "demo", "--set", "rate=1"], 1, "a recipe has no setting 'rate'; choose one of data"),
+        (["train", "demo", "--set", "network=resnet9"], 1, "unknown network 'resnet9'; choose one of plain20"),
+        (["train", "cifar10_resnet19_t2", "--data", "full"], 1, "no cifar10 in full: expected cifar-10-batches-bin"),
+        (["train", "--resume", "full"], 1, "full is not the folder of a run"),
+        (["train", "demo", "--resume", "full"], 1, "--resume continues a run as it began"),
+        (["eval", "full"], 1, "full is not the folder of a run"),
+        (["eval"], 2, "Missing argument"),
+        (["plan", "demo", "--set", "data=mine"], 1, "the shape of data set 'mine' is not known"),
         (["demo", "--device", "tpu9"], 1, "device 'tpu9' is not available here"),
         (["demo", "--out", "full"], 1, "full is not an empty folder"),
         (["demo", "--seed", "-1"], 1, "seed: expected 0 or more, got -1"),

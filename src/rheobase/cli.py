@@ -32,6 +32,11 @@ errors = Console(highlight=False, soft_wrap=True, stderr=True)
 DataOption = Annotated[Path | None, typer.Option(help="Folder with the data set, or with images of your own.")]
 OutOption = Annotated[Path | None, typer.Option(help="Folder for the run; otherwise the first free runs/NAME-NUMBER.")]
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
+RECIPE_HELP = "Name of a recipe; `rheobase recipes` lists them."
+RecipeArgument = Annotated[str, typer.Argument(help=RECIPE_HELP)]
+SettingsOption = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting of the recipe.")
+]
 RunArgument = Annotated[Path, typer.Argument(help="Folder of a run.")]
 
 
@@ -77,10 +82,8 @@ def demo(
 
 @app.command()
 def train(
-    recipe: Annotated[str | None, typer.Argument(help="Name of a recipe; `rheobase recipes` lists them.")] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting of the recipe.")
-    ] = None,
+    recipe: Annotated[str | None, typer.Argument(help=RECIPE_HELP)] = None,
+    settings: SettingsOption = None,
     data: DataOption = None,
     out: OutOption = None,
     resume: Annotated[Path | None, typer.Option(help="Continue the run in this folder.")] = None,
@@ -130,6 +133,28 @@ def recipes() -> None:
         r = function()
         table.add_row(name, r.network, r.data, str(r.timesteps), str(r.epochs), (function.__doc__ or "").strip())
     console.print(table, soft_wrap=False)
+
+
+@app.command()
+def plan(
+    recipe: RecipeArgument,
+    settings: SettingsOption = None,
+    memory: Annotated[float, typer.Option(help="Memory of the GPU in GiB.")] = 80.0,
+    processes: Annotated[int, typer.Option(min=1, help="GPUs that share a batch.")] = 1,
+) -> None:
+    """Predict the memory of training, and the largest batch that a GPU can take."""
+    from rheobase import plan, recipes
+
+    chosen = recipes.get(recipe).changed(settings or [])
+    batch = -(-chosen.batch_size // processes)
+    free = int((memory - plan.RESERVED_GIB) * 2**30)
+    table = _table("memory mode", f"peak with {batch} images", last=f"largest batch in {memory:g} GiB")
+    for variant in plan.modes(chosen):
+        peak, largest = plan.peak_bytes(variant, batch), plan.largest_batch(variant, free)
+        table.add_row(variant.memory, f"{peak / 2**30:.2f} GiB", str(largest))
+    console.print(f"{chosen.network}, {chosen.timesteps} timesteps, {chosen.precision}, per GPU")
+    console.print(table, soft_wrap=False)
+    console.print(f"{plan.RESERVED_GIB:g} GiB are set aside for CUDA itself and for workspaces of convolutions.")
 
 
 @app.command()
