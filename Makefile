@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-gpu check bench clean
+.PHONY: demo test test-kills test-gpu check bench clean
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -14,6 +14,9 @@ demo: .venv/installed  ## train a small spiking network on the embedded digits
 
 test: .venv/installed  ## run the tests
 	$(BIN)/pytest
+
+test-kills: .venv/installed  ## kill and resume a run at 100 random moments
+	RHEOBASE_KILLS=100 $(BIN)/pytest tests/test_train.py -k kills
 
 test-gpu: .venv/installed  ## run the tests of the kernels on this machine's GPU
 	$(BIN)/pytest tests/test_kernels.py tests/test_triton.py tests/test_packing.py tests/test_lean.py tests/test_capture.py
