@@ -120,6 +120,28 @@ def test_an_epoch_continues_in_the_middle() -> None:
         assert torch.equal(labels, labels_again)
 
 
+def test_sequences_come_with_time_first_and_move_as_one() -> None:
+    frames = torch.randint(0, 256, (9, 4, 2, 6, 6), generator=generator(4)).to(torch.uint8)  # N, T, C, H, W
+    split = Split(frames, torch.arange(9))
+    events = Dataset("events", split, split, tuple("abcdefghi"), (1.0, 2.0), (3.0, 5.0))
+    settings = recipe(batch_size=3, padding=1, timesteps=4, short_timesteps=2, short_epochs=1)
+    feed = Feed(events, settings, CPU, torch.float32)
+    assert next(feed.training(0))[0].shape == (2, 3, 2, 6, 6)
+    images, labels, _ = next(feed.training(1))
+    assert images.shape == (4, 3, 2, 6, 6)
+    plain = (frames[labels].float() - torch.tensor([1.0, 2.0]).view(2, 1, 1)) / torch.tensor([3.0, 5.0]).view(2, 1, 1)
+    for n in range(3):
+        shifts = [
+            (dy, dx)
+            for dy in (-1, 0, 1)
+            for dx in (-1, 0, 1)
+            if torch.equal(images[:, n, :, 1:-1, 1:-1], plain[n].roll((dy, dx), (-2, -1))[..., 1:-1, 1:-1])
+        ]
+        assert len(shifts) == 1
+    tests = list(feed.testing())
+    assert tests[0][0].shape == (4, 9, 2, 6, 6)
+
+
 @pytest.mark.parametrize("world", [2, 3])
 def test_processes_share_the_batches_of_one(world: int) -> None:
     settings = recipe(batch_size=7, padding=1, cutout=1)

@@ -203,6 +203,24 @@ def test_an_empty_run_has_nothing_to_evaluate(tmp_path: Path, whole: Path) -> No
         train.evaluate_run(tmp_path)
 
 
+def test_a_network_that_cannot_be_built_leaves_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="image_size 8 is too small"):
+        train.fit(recipe("network=resnet34"), out=tmp_path / "run", device="cpu")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_full_disk_while_writing_metrics(tmp_path: Path) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("needs /dev/full, a device without space")
+
+    class Fills(Reporter):
+        def start(self, folder: Path, epochs: int, steps: int, done: int) -> None:
+            (folder / "metrics.jsonl").symlink_to("/dev/full")
+
+    with pytest.raises(OSError, match=r"cannot write to .*metrics\.jsonl: No space left on device; the checkpoints"):
+        train.fit(recipe(), out=tmp_path / "run", device="cpu", reporter=Fills())
+
+
 def test_the_folder_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(OSError, match=r"cannot write to .*file/run: Not a directory; choose another folder"):

@@ -41,6 +41,8 @@ class Run:
             "mean": dataset.mean,
             "std": dataset.std,
         }
+        with torch.device("meta"):  # a network that cannot be built must not leave a folder behind
+            network_for(recipe, description)
         try:
             folder.mkdir(parents=True, exist_ok=True)
             _write_json(folder / "environment.json", environment(device))
@@ -58,8 +60,11 @@ class Run:
         return network_for(self.recipe(), self._read_json("data.json"))
 
     def append(self, row: Row) -> None:
-        with open(self.metrics, "a") as file:
-            file.write(json.dumps(row) + "\n")
+        try:
+            with open(self.metrics, "a") as file:
+                file.write(json.dumps(row) + "\n")
+        except OSError as error:
+            raise OSError(f"cannot write to {self.metrics}: {error.strerror}; the checkpoints are intact") from error
 
     def rows(self) -> list[Row]:
         if not self.metrics.exists():

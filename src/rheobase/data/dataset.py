@@ -20,7 +20,7 @@ class Source(Protocol):
     def __len__(self) -> int: ...
 
     def read(self, index: Tensor, u: Tensor | None = None) -> Tensor:
-        """The images of that index; uniform numbers u [N, 4] are there for those who cut out random parts."""
+        """The images of that index; the uniform numbers of `augment` are there for those who cut out random parts."""
 
     def to(self, device: torch.device) -> "Source":
         """On that device, if they can be kept there."""

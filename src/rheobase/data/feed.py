@@ -65,7 +65,7 @@ class Feed:
             start, stop = step * size, min((step + 1) * size, n)
             own = self._share(start, stop)
             index, u = order[own], uniform[own]
-            images = self.train.read(index, u[:, [0, 1, 8, 9]]).to(self.device, non_blocking=True)
+            images = self.train.read(index, u).to(self.device, non_blocking=True)
             images = self._augmented(images, u.to(self.device), self.recipe.timesteps_at(epoch))
             yield images, self.train.labels[index].to(self.device), len(index) * self.world / (stop - start)
 
