@@ -105,7 +105,7 @@ def main() -> None:
         table.add_row(name, *(f"{results[str(b)][name]['images_per_second']:.2f}" for b in args.batch))
     Console().print(table)
     if args.out:
-        settings = {key: str(value) if isinstance(value, Path) else value for key, value in vars(args).items()}
+        settings = {key: value for key, value in vars(args).items() if key != "out"}
         args.out.parent.mkdir(parents=True, exist_ok=True)
         content = {"settings": settings, "environment": environment("cpu"), "results": results}
         args.out.write_text(json.dumps(content, indent=1) + "\n")

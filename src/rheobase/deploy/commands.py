@@ -88,10 +88,13 @@ def verify(
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
 ) -> None:
     """Run a file against the network it came from: spikes, accuracy, and a verdict."""
+    import torch
+
     from rheobase.deploy.verify import verify as compare
     from rheobase.runs import Run
     from rheobase.train import choose_device
 
+    torch.backends.cudnn.allow_tf32 = False  # accuracies are those of float32
     found = compare(file, Run(run), data=data, images=images, simulated=simulate, device=choose_device(device))
     _print_agreement({"float64": found.agreement})
     if found.simulation is not None:
