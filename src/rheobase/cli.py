@@ -5,7 +5,7 @@ import sys
 import warnings
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.box import SIMPLE
@@ -69,7 +69,7 @@ def demo(
     torch.set_num_threads(1)  # the network is so small that a second thread only waits
     recipe = recipes.get("demo").changed([f"seed={seed}"])
     console.print(f"{recipe.network}, {recipe.timesteps} timesteps, on 1797 hand-written digits")
-    run = _fit(recipe, None, out, False, device)
+    run = _fit(recipe, out=out, device=device)
     deployment.deploy(run.folder)
     _print_next(
         (f"rheobase eval {run.folder} --timesteps 2", "the same network with half the steps"),
@@ -97,15 +97,19 @@ def train(
     from rheobase.runs import Run
 
     changes = [*(settings or []), *([] if seed is None else [f"seed={seed}"])]
+    options: dict[str, Any] = {"data": data, "device": device, "download": download, "tensorboard": tensorboard}
     if resume is not None:
         if recipe or changes or out:
             raise ValueError("--resume continues a run as it began; leave out RECIPE, --set, --seed and --out")
-        run = _fit(Run(resume).recipe(), data, resume, True, device, download, tensorboard)
+        run = _fit(Run(resume).recipe(), out=resume, resume=True, **options)
     elif recipe is None:
         raise ValueError(f"which recipe? choose one of {', '.join(recipes.RECIPES)}, or --resume a run")
     else:
-        run = _fit(recipes.get(recipe).changed(changes), data, out, False, device, download, tensorboard)
-    _print_next((f"rheobase eval {run.folder}{_data_option(data)}", "measure the network again"))
+        run = _fit(recipes.get(recipe).changed(changes), out=out, **options)
+    _print_next(
+        (f"rheobase eval {run.folder}{_data_option(data)}", "measure the network again"),
+        (f"rheobase export {run.folder} --to nir", "the network for neuromorphic hardware"),
+    )
 
 
 @app.command("eval")
@@ -174,15 +178,7 @@ def models() -> None:
 deployment.register(app)
 
 
-def _fit(
-    recipe: "Recipe",
-    data: Path | None,
-    out: Path | None,
-    resume: bool,
-    device: str,
-    download: bool = False,
-    tensorboard: bool = False,
-) -> "Run":
+def _fit(recipe: "Recipe", *, data: Path | None = None, tensorboard: bool = False, **options: Any) -> "Run":
     from rheobase import curves, train
     from rheobase.progress import reporter_for
 
@@ -190,7 +186,7 @@ def _fit(
     if tensorboard:
         reporter = curves.TensorBoard(reporter)
     try:
-        run = train.fit(recipe, data=data, out=out, resume=resume, device=device, download=download, reporter=reporter)
+        run = train.fit(recipe, data=data, reporter=reporter, **options)
     except train.Interrupted as stop:
         errors.print(f"{stop}; continue with: rheobase train --resume {stop.folder}{_data_option(data)}")
         raise typer.Exit(130) from None
