@@ -41,3 +41,10 @@ def test_a_copy_is_independent():
     other.weight.zero_()
     assert other.stride == (2, 2)
     torch.testing.assert_close(conv(x), before)
+
+
+def test_gradients_of_the_input_exist():
+    conv = convolution(torch.randn(3, 2, 3, 3), torch.randn(3))
+    x = torch.randn(1, 2, 5, 6, requires_grad=True)
+    conv(x).sum().backward()
+    torch.testing.assert_close(x.grad[0, :, 2, 2], conv.weight.sum((0, 2, 3)))

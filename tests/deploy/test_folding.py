@@ -116,6 +116,14 @@ def test_a_layer_that_cannot_be_mapped_is_named():
     with pytest.raises(ValueError, match=r"body\.2\.soma1 \(ReLU\)"):
         fold(model)
     model = tiny()
+    model.head.pool = AvgPool2d(3, 2, 1, count_include_pad=False)
+    with pytest.raises(ValueError, match=r"head\.pool \(AvgPool2d\)"):
+        fold(model)
+    model = tiny()
+    model.body[1].conv = Conv2d(4, 6, 3, 2, padding=1, padding_mode="reflect")
+    with pytest.raises(ValueError, match=r"padding of body\.1\.conv"):
+        fold(model)
+    model = tiny()
     model.body[1].conv = nn.MaxPool2d(2)
     with pytest.raises(ValueError, match=r"body\.1\.conv \(MaxPool2d\)"):
         fold(model)

@@ -77,6 +77,21 @@ def test_what_nir_cannot_express_is_named():
         rheobase_nir.to_nir(fold(tiny()), SHAPE, "other")
 
 
+def test_sum_pools_stay_sum_pools(tmp_path):
+    model = tiny()
+    model.head.pool.divisor_override = 1
+    network = fold(model)
+    x = images(3, 2, 7)
+    expected = record(model, x, 4)
+    for form in rheobase_nir.FORMS:
+        rheobase_nir.write(network, tmp_path / "net.nir", SHAPE, form)
+        loaded = rheobase_nir.load(tmp_path / "net.nir")
+        assert set(agreement(expected, record(loaded, x, 4)).layers.values()) == {0.0}
+        again = rheobase_nir.to_nir(loaded, SHAPE)
+        kinds = {type(node) for node in again.nodes.values()}
+        assert (nir.SumPool2d in kinds) == (form == "canonical")
+
+
 def test_foreign_neurons_are_refused(tmp_path):
     graph = rheobase_nir.to_nir(fold(tiny()), SHAPE)
     graph.nodes["body_1_soma"].v_reset += 0.1

@@ -19,7 +19,7 @@ class FrozenConv2d(nn.Conv2d):
 
     def forward(self, x: Tensor) -> Tensor:
         kinds = {(t.device.type, t.dtype) for t in (x, self.weight)}
-        if kinds != {("cpu", torch.float32)} or not _HAS_ONEDNN or self.padding_mode != "zeros":
+        if kinds != {("cpu", torch.float32)} or x.requires_grad or not _HAS_ONEDNN:
             return super().forward(x)
         window = [list(p) for p in (self.padding, self.stride, self.dilation)]
         version = self.weight.data_ptr(), self.weight._version

@@ -95,8 +95,10 @@ class _Graph:
             )
         if isinstance(module, (nn.Conv2d, nn.Linear, nn.Identity)):
             return _Branch(path, module, self.node(args[0]))
-        if isinstance(module, nn.AvgPool2d) and not module.ceil_mode and module.divisor_override is None:
-            return self.add(path, nn.AvgPool2d(module.kernel_size, module.stride, module.padding), self.node(args[0]))
+        if isinstance(module, nn.AvgPool2d) and not module.ceil_mode and module.count_include_pad:
+            window = (module.kernel_size, module.stride, module.padding)
+            pool = nn.AvgPool2d(*window, divisor_override=module.divisor_override)
+            return self.add(path, pool, self.node(args[0]))
         raise ValueError(
             f"fold: cannot map {path} ({type(module).__name__}); expected Conv2d, Linear, AvgPool2d, Identity or Soma"
         )

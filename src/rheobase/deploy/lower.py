@@ -51,8 +51,9 @@ def diagonal(scale: Scale, pool: nn.AvgPool2d | None = None) -> nn.Conv2d:
     """The scale (after average pooling) as a convolution in which no channel sees another."""
     if pool is None:
         return convolution(torch.diag(scale.weight.detach())[:, :, None, None], _copy(scale.bias))
-    kernel = torch.full(_pair(pool.kernel_size), 1 / prod(_pair(pool.kernel_size))).to(scale.weight)
-    weight = torch.diag(scale.weight.detach())[:, :, None, None] * kernel
+    size = _pair(pool.kernel_size)
+    share = torch.full(size, 1.0).to(scale.weight) / (pool.divisor_override or prod(size))
+    weight = torch.diag(scale.weight.detach())[:, :, None, None] * share
     return convolution(weight, _copy(scale.bias), pool.stride, pool.padding)
 
 

@@ -57,8 +57,9 @@ class LIF(nn.Module):
     def forward(self, currents: Sequence[Tensor], timesteps: int) -> Tensor:
         """Currents [T, N, C, ...], or [1, N, C, ...] for the same at every step, summed -> spikes [T, N, C, ...]."""
         currents = [x.expand(timesteps, *x.shape[1:]) for x in currents]
-        if self.fraction_bits is None and bool((self.v_th == self.v_th[0]).all()):
-            return self._fused(currents, float(self.v_th[0]))
+        low, high = (float(v) for v in self.v_th.aminmax())
+        if self.fraction_bits is None and 0 < low == high:
+            return self._fused(currents, low)
         v = self.rest(currents[0][0])
         spikes = []
         for currents_t in zip(*currents, strict=True):

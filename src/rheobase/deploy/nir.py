@@ -55,7 +55,7 @@ def to_nir(network: Network, input_shape: Shape, form: str = "canonical") -> Any
             nodes[name] = _to_node(node, shapes[network.inputs[name][0]], shapes[name], form)
         except ValueError as error:
             raise ValueError(f"cannot express '{name}' in NIR: {error}") from error
-        if metadata.get("fraction_bits") and isinstance(node, nn.Conv2d) and _all_integers(node.weight):
+        if metadata.get("fraction_bits") and isinstance(node, nn.Conv2d) and _fits_int8(node.weight):
             nodes[name].weight = nodes[name].weight.astype(np.int8)
     nodes[OUTPUT] = nir.Output({"output": np.array(shapes[name])})
     edges = [(source, name) for name, sources in network.inputs.items() for source in sources]
@@ -99,8 +99,8 @@ def _to_node(node: nn.Module, shape_in: Shape, shape: Shape, form: str) -> Any:
             raise ValueError("a scale of a layer without height and width")
         node = diagonal(node)
     if isinstance(node, nn.Conv2d):
-        if node.groups != 1 or node.padding_mode != "zeros" or isinstance(node.padding, str):
-            raise ValueError("a convolution in groups or with unusual padding")
+        if node.groups != 1 or set(node.dilation) != {1}:
+            raise ValueError("a convolution in groups, or dilated")
         if len(set(shape_in[1:])) > 1 or len(set(node.kernel_size)) > 1:
             raise ValueError(f"expected square images and kernels, got {list(shape_in)} and {list(node.kernel_size)}")
         weight = _numpy(node.weight)
@@ -111,7 +111,7 @@ def _to_node(node: nn.Module, shape_in: Shape, shape: Shape, form: str) -> Any:
         return nir.Affine(weight, np.zeros(len(weight), weight.dtype) if node.bias is None else _numpy(node.bias))
     if isinstance(node, nn.AvgPool2d):
         kernel, stride, padding = (np.broadcast_to(v, 2).copy() for v in (node.kernel_size, node.stride, node.padding))
-        return nir.AvgPool2d(kernel, stride, padding)
+        return (nir.SumPool2d if node.divisor_override == 1 else nir.AvgPool2d)(kernel, stride, padding)
     if isinstance(node, nn.AdaptiveAvgPool2d):
         size = np.array(shape_in[1:])
         return nir.AvgPool2d(size, size, np.zeros(2, dtype=int))
@@ -154,9 +154,9 @@ def _from_node(node: nirfile.Node, graph: nirfile.Graph) -> nn.Module:
     return LIF(round(decay * one) / one, torch.from_numpy(values["v_threshold"].reshape(v_th.shape)[:, 0]), int(bits))
 
 
-def _all_integers(weight: Tensor) -> bool:
-    """Identity scales of a quantised network are wider than int8."""
-    return torch.equal(weight, weight.round())
+def _fits_int8(weight: Tensor) -> bool:
+    """Identity scales of a quantised network are wider."""
+    return torch.equal(weight, weight.round().clamp(-128, 127))
 
 
 def _numpy(p: Tensor) -> np.ndarray:
