@@ -19,9 +19,9 @@ from rheobase.deploy import nir
 from rheobase.deploy.agreement import agreement, record
 from rheobase.deploy.network import Network
 from rheobase.deploy.quantize import quantize
-from rheobase.deploy.verify import LOSS, LOSS_INT8, accuracy, calibration_images, folded, testing, verify
 from rheobase.runs import Run, load_data
 from rheobase.train import choose_device
+from rheobase.verify import LOSS, LOSS_INT8, accuracy, calibration_images, folded, testing, verify
 
 
 def measure(run: Run, data: Path | None, device: torch.device, images: int, simulated: int) -> dict[str, Any]:

@@ -12,8 +12,7 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
-from rheobase import __version__
-from rheobase.deploy import commands as deployment
+from rheobase import __version__, cli_deploy
 
 if TYPE_CHECKING:
     from rheobase.recipes import Recipe
@@ -70,7 +69,7 @@ def demo(
     recipe = recipes.get("demo").changed([f"seed={seed}"])
     console.print(f"{recipe.network}, {recipe.timesteps} timesteps, on 1797 hand-written digits")
     run = _fit(recipe, out=out, device=device)
-    deployment.deploy(run.folder)
+    cli_deploy.deploy(run.folder)
     _print_next(
         (f"rheobase eval {run.folder} --timesteps 2", "the same network with half the steps"),
         (f"rheobase export {run.folder} --to onnx", "the network for other software"),
@@ -175,7 +174,7 @@ def models() -> None:
     console.print(table, soft_wrap=False)
 
 
-deployment.register(app)
+cli_deploy.register(app)
 
 
 def _fit(recipe: "Recipe", *, data: Path | None = None, tensorboard: bool = False, **options: Any) -> "Run":

@@ -10,7 +10,7 @@ __all__ = ["Network", "fold"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import on first use: the command line must not wait for torch."""
+    """Import on first use: the simulator needs no torch."""
     if name == "fold":
         from rheobase.deploy.folding import fold
 

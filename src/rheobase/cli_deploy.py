@@ -40,8 +40,8 @@ def register(app: typer.Typer) -> None:
 def fold(run: RunArgument, data: DataOption = None, out: OutOption = None) -> None:
     """Fold tdBN into the weights: a network of synapses and bare LIF neurons, in one file."""
     from rheobase.deploy import file
-    from rheobase.deploy.verify import folded, precisions
     from rheobase.runs import Run
+    from rheobase.verify import folded, precisions
 
     model, network = folded(Run(run))
     target = out or run / "folded.safetensors"
@@ -62,8 +62,8 @@ def export(
     """Fold the network of a run and write it for other software and hardware."""
     from rheobase.deploy import nir, onnx
     from rheobase.deploy.quantize import quantize
-    from rheobase.deploy.verify import calibration_images, folded
     from rheobase.runs import Run, load_data
+    from rheobase.verify import calibration_images, folded
 
     source = Run(run)
     _, network = folded(source)
@@ -90,9 +90,9 @@ def verify(
     """Run a file against the network it came from: spikes, accuracy, and a verdict."""
     import torch
 
-    from rheobase.deploy.verify import verify as compare
     from rheobase.runs import Run
     from rheobase.train import choose_device
+    from rheobase.verify import verify as compare
 
     torch.backends.cudnn.allow_tf32 = False  # accuracies are those of float32
     found = compare(file, Run(run), data=data, images=images, simulated=simulate, device=choose_device(device))
@@ -117,10 +117,10 @@ def predict(
     """Classify images: the most likely classes and their probabilities."""
     import torch
 
-    from rheobase.deploy.images import find, read
-    from rheobase.deploy.verify import folded, input_dtype, open_file
     from rheobase.functional import readout
+    from rheobase.pictures import find, read
     from rheobase.runs import Run
+    from rheobase.verify import folded, input_dtype, open_file
 
     found = folded(Run(network))[1] if network.is_dir() else open_file(network)
     missing = {"shape", "classes", "mean", "std", "timesteps"} - set(found.info)
@@ -141,9 +141,9 @@ def deploy(run: Path) -> None:
     import torch
 
     from rheobase.deploy import file, nir
-    from rheobase.deploy.verify import folded
-    from rheobase.deploy.verify import verify as compare
     from rheobase.runs import Run
+    from rheobase.verify import folded
+    from rheobase.verify import verify as compare
 
     _, network = folded(Run(run))
     target = run / "folded.safetensors"

@@ -4,14 +4,13 @@ import numpy as np
 import pytest
 import torch
 import typer
+from deploy.networks import randomise
 from typer.testing import CliRunner
 
 from rheobase import checkpoint, recipes
+from rheobase.cli_deploy import deploy, register
 from rheobase.data import load
-from rheobase.deploy.commands import deploy, register
 from rheobase.runs import Run
-
-from .networks import randomise
 
 pytest.importorskip("nir", reason="the extra rheobase[nir] is not installed")
 pytest.importorskip("onnxruntime", reason="the extra rheobase[onnx] is not installed")
