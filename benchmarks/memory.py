@@ -5,10 +5,10 @@ algorithms, and includes weights, optimiser and the captured graph.
 """
 
 import argparse
-import gc
 import json
 import re
 from dataclasses import replace
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ def measure(recipe: Recipe, batch: int) -> dict[str, Any]:
     classes, channels, size, sequences = DATA[recipe.data]
     size = size or recipe.image_size
     device = torch.device("cuda")
+    torch.backends.cudnn.benchmark = True
     network = network_for(recipe, {"classes": range(classes), "channels": channels, "size": size})
     network.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     optimizer = make_optimizer(network, recipe, device)
@@ -73,14 +74,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Peak memory of real training steps beside the prediction.")
     parser.add_argument("--out", type=Path, help="JSON file; results/memory-<device>.json if not given")
     options = parser.parse_args()
-    torch.backends.cudnn.benchmark = True
     facts = environment("cuda")
     out = options.out or Path("results") / f"memory-{re.sub('[^a-z0-9]+', '-', facts['device'].lower())}.json"
     rows = []
     table = Table("recipe", "memory", "measured GiB", "predicted GiB", "error %", "images / s")
     for name, batch in RUNS:
         for recipe in modes(replace(RECIPES[name](), batch_size=batch, precision="bf16")):
-            row = measure(recipe, batch)
+            with get_context("spawn").Pool(1) as pool:  # a process each: nothing is left over from the one before
+                row = pool.apply(measure, (recipe, batch))
             rows.append(row)
             measured, predicted = row["measured_bytes"], row["predicted_bytes"]
             table.add_row(
@@ -91,8 +92,6 @@ def main() -> None:
                 f"{100 * (predicted / measured - 1):+.1f}",
                 f"{batch / row['seconds_per_step']:.0f}",
             )
-            gc.collect()
-            torch.cuda.empty_cache()
             out.write_text(json.dumps({"environment": facts, "runs": rows}, indent=1) + "\n")
     Console(width=120).print(table)
 
