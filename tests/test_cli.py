@@ -1,4 +1,4 @@
-"""The command line, as a user meets it: in a process of its own."""
+"""The command line: what runs for long in a process of its own, what answers at once in this one."""
 
 import json
 import os
@@ -7,11 +7,12 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 
 import pytest
 
-from rheobase import __version__
+from rheobase import __version__, cli
 from rheobase.models import MODELS
 from rheobase.recipes import RECIPES
 
@@ -21,8 +22,34 @@ def rheobase(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedPr
     return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=240)
 
 
-def test_version() -> None:
-    assert rheobase("--version").stdout == f"rheobase {__version__}\n"
+class Here:
+    """Runs the command line in this process, in an empty folder."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+        self.monkeypatch, self.capsys, self.folder = monkeypatch, capsys, folder
+        monkeypatch.chdir(folder)
+        monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
+
+    def __call__(self, *arguments: str) -> tuple[int, str, str]:
+        """Exit code, output, messages."""
+        self.monkeypatch.setattr(sys, "argv", ["rheobase", *arguments])
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        return int(end.value.code or 0), *self.capsys.readouterr()
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Here:
+    return Here(monkeypatch, capsys, tmp_path)
+
+
+def table(output: str) -> dict[str, list[str]]:
+    """The words of every line, by the first of them."""
+    return {line.split()[0]: line.split() for line in output.splitlines() if line.split()}
+
+
+def test_version(here: Here) -> None:
+    assert here("--version") == (0, f"rheobase {__version__}\n", "")
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["demo", "--help"], ["--version"]])
@@ -39,10 +66,8 @@ def test_help_does_not_import_torch(arguments: list[str]) -> None:
     assert "rheobase" in done.stdout
 
 
-def test_models_are_listed() -> None:
-    done = rheobase("models")
-    assert done.returncode == 0, done.stderr
-    rows = {line.split()[0]: line.split() for line in done.stdout.splitlines() if line.split()}
+def test_models_are_listed(here: Here) -> None:
+    rows = table(here("models")[1])
     assert set(MODELS) <= set(rows)
     assert rows["resnet19"][1:6] == ["19", "14.67", "M", "2.29e+09", "3x32x32"]
 
@@ -98,16 +123,12 @@ def test_ctrl_c_says_how_to_resume(tmp_path: Path) -> None:
     assert list((tmp_path / "run" / "checkpoints").iterdir())
 
 
-def test_recipes_are_listed() -> None:
-    done = rheobase("recipes")
-    first = {line.split()[0] for line in done.stdout.splitlines() if line.split()}
-    assert set(RECIPES) <= first
+def test_recipes_are_listed(here: Here) -> None:
+    assert set(RECIPES) <= set(table(here("recipes")[1]))
 
 
-def test_plan_shows_all_memory_modes() -> None:
-    done = rheobase("plan", "demo", "--memory", "16")
-    assert done.returncode == 0, done.stderr
-    rows = {line.split()[0]: line.split() for line in done.stdout.splitlines() if line.split()}
+def test_plan_shows_all_memory_modes(here: Here) -> None:
+    rows = table(here("plan", "demo", "--memory", "16")[1])
     assert 0 < int(rows["speed"][-1]) < int(rows["packed"][-1]) < int(rows["recompute"][-1])
 
 
@@ -131,21 +152,20 @@ def test_plan_shows_all_memory_modes() -> None:
         (["demo", "--seed", "one"], 2, "Invalid value for '--seed'"),
     ],
 )
-def test_errors_are_one_sentence(tmp_path: Path, arguments: list[str], code: int, message: str) -> None:
-    (tmp_path / "full").mkdir()
-    (tmp_path / "full" / "something").touch()
-    done = rheobase(*arguments, cwd=tmp_path)
-    assert done.returncode == code
-    assert message in done.stderr
-    assert "Traceback" not in done.stderr
+def test_errors_are_one_sentence(here: Here, arguments: list[str], code: int, message: str) -> None:
+    (here.folder / "full").mkdir()
+    (here.folder / "full" / "something").touch()
+    found, _, said = here(*arguments)
+    assert found == code
+    assert message in said
     if code == 1:
-        assert done.stderr.startswith("error: ")
-        assert done.stderr.count("\n") == 1
+        assert said.startswith("error: ")
+        assert said.count("\n") == 1
 
 
-@pytest.mark.parametrize("arguments", [["--debug", "demo"], ["demo", "--debug"]])
-def test_debug_shows_the_traceback(arguments: list[str]) -> None:
-    done = rheobase(*arguments, "--device", "tpu9")
+@pytest.mark.parametrize("arguments", [["--debug", "eval", "none"], ["eval", "none", "--debug"]])
+def test_debug_shows_the_traceback(arguments: list[str], tmp_path: Path) -> None:
+    done = rheobase(*arguments, cwd=tmp_path)
     assert done.returncode == 1
     assert "Traceback" in done.stderr
-    assert "device 'tpu9' is not available here" in done.stderr
+    assert "none is not the folder of a run" in done.stderr
