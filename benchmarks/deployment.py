@@ -73,7 +73,8 @@ def main() -> None:
             table.add_row(name, f"{100 * found['accuracy']:.2f}")
     Console().print(table)
     if args.out:
-        content = {"recipe": asdict(run.recipe()), "environment": environment(device.type), "results": results}
+        machine = environment(device.type) | {"command": "python -m benchmarks.deployment"}
+        content = {"recipe": asdict(run.recipe()), "environment": machine, "results": results}
         args.out.parent.mkdir(parents=True, exist_ok=True)
         args.out.write_text(json.dumps(content, indent=1) + "\n")
 

@@ -107,7 +107,8 @@ def main() -> None:
     if args.out:
         settings = {key: value for key, value in vars(args).items() if key != "out"}
         args.out.parent.mkdir(parents=True, exist_ok=True)
-        content = {"settings": settings, "environment": environment("cpu"), "results": results}
+        machine = environment("cpu") | {"command": "python -m benchmarks.inference"}
+        content = {"settings": settings, "environment": machine, "results": results}
         args.out.write_text(json.dumps(content, indent=1) + "\n")
 
 
