@@ -119,8 +119,10 @@ def test_ctrl_c_saves_and_the_resumed_run_is_identical(whole: Path, tmp_path: Pa
     assert_identical(out, whole)
 
 
-def test_ctrl_c_is_ours_only_while_training(whole: Path, tmp_path: Path) -> None:
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+def test_ctrl_c_is_ours_only_while_training(tmp_path: Path) -> None:
+    before = signal.getsignal(signal.SIGINT)
+    train.fit(recipe("epochs=1"), out=tmp_path / "main", device="cpu")
+    assert signal.getsignal(signal.SIGINT) is before
     thread = threading.Thread(target=train.fit, args=[recipe("epochs=1")], kwargs={"out": tmp_path / "thread"})
     thread.start()
     thread.join()
@@ -174,6 +176,15 @@ def test_damage_costs_one_epoch_and_nothing_else(whole: Path, tmp_path: Path) ->
     (newest / "training.safetensors").write_bytes(b"")
     with pytest.warns(UserWarning, match="damaged"):
         train.fit(recipe(), out=out, resume=True, device="cpu")
+    assert_identical(out, whole)
+
+
+def test_a_kill_between_the_first_metrics_and_the_first_checkpoint(whole: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    shutil.copytree(whole, out, ignore=shutil.ignore_patterns("checkpoints"))
+    lines = (out / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (out / "metrics.jsonl").write_text(lines[0] + lines[1][:20])
+    train.fit(recipe(), out=out, resume=True, device="cpu")
     assert_identical(out, whole)
 
 

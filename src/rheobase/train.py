@@ -77,6 +77,8 @@ def fit(
         trainer = Trainer(run, recipe, feed, team, reporter if reporter and team.leads else Reporter())
         if resume and (saved := checkpoint.latest(run.checkpoints)) is not None:
             trainer.restore(saved)
+        if resume and team.leads:
+            run.keep_rows(trainer.step // feed.steps)
         trainer.train()
     return run
 
@@ -228,7 +230,6 @@ class Trainer:
             if name in momentum:
                 self.optimizer.state[parameter]["momentum_buffer"] = torch.empty_like(parameter).copy_(momentum[name])
         self.scaler.load_state_dict(saved.state["scaler"])
-        self.run.keep_rows(self.step // self.feed.steps)
 
 
 @torch.no_grad()
