@@ -1,0 +1,35 @@
+"""Recordings of event cameras: reading, slicing into frames, simulating a camera."""
+
+from pathlib import Path
+
+from rheobase.data.events import aedat, binary, npz
+from rheobase.data.events.slicing import slices
+from rheobase.data.events.stream import Events, OnError
+
+__all__ = ["Events", "OnError", "decode", "read", "slices"]
+
+
+def read(path: Path, *, size: tuple[int, int] | None = None, on_error: OnError = "raise") -> Events:
+    """The recording in an AEDAT 2.0, AEDAT 3.1, N-MNIST (.bin) or .npz file.
+
+    `size` is the width and height of the sensor, if it is not the usual one of the format. A damaged file is an error,
+    or is read without its damage, which `Events.skipped` counts.
+    """
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise ValueError(f"cannot read {path}: {error.strerror}") from None
+    return decode(content, str(path), size=size, on_error=on_error)
+
+
+def decode(content: bytes, source: str, *, size: tuple[int, int] | None = None, on_error: OnError = "raise") -> Events:
+    """The recording in the content of the file `source`."""
+    if content.startswith(aedat.MAGIC_2):
+        return aedat.decode_2(content, source, size or aedat.DVS128, on_error)
+    if content.startswith(aedat.MAGIC_3):
+        return aedat.decode_3(content, source, size or aedat.DVS128, on_error)
+    if source.endswith(".npz"):
+        return npz.decode(content, source, size, on_error)
+    if source.endswith(".bin"):
+        return binary.decode(content, source, size or binary.NMNIST, on_error)
+    raise ValueError(f"{source}: no recording of a known format at byte 0: expected AEDAT 2.0, AEDAT 3.1, .bin or .npz")

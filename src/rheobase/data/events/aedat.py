@@ -1,0 +1,107 @@
+"""AEDAT 2.0 and 3.1, the files of the cameras DVS128 and DAVIS (inivation.gitlab.io/inivation-docs).
+
+2.0 is a text header and big-endian pairs of address and time. 3.1 is a text header and little-endian packets, each of
+one type of event; all but polarity events (special events, frames, ...) are skipped.
+"""
+
+from struct import Struct
+
+import numpy as np
+
+from rheobase.data.events.stream import Events, OnError, Problems, checked
+
+MAGIC_2, MAGIC_3 = b"#!AER-DAT2.0", b"#!AER-DAT3.1"
+HEADER_END = b"#!END-HEADER\r\n"
+DVS128 = (128, 128)
+SPECIAL = 0x8000  # address bit of external events in AEDAT 2.0
+POLARITY, LAST_TYPE = 1, 13  # types of packets in AEDAT 3.1
+PACKET = Struct("<HHIIIIII")  # type, source, size of an event, offset of its time, overflow, capacity, number, valid
+
+
+def decode_2(content: bytes, source: str, size: tuple[int, int] = DVS128, on_error: OnError = "raise") -> Events:
+    """AEDAT 2.0 of a DVS128: y, x and polarity in bits 8-14, 1-7 and 0 of an address."""
+    problems = Problems(source, on_error)
+    start = 0
+    while content.startswith(b"#", start):
+        end = content.find(b"\n", start)
+        if end < 0:
+            problems.found("header", "a header line without end", start)
+            end = len(content) - 1
+        start = end + 1
+    number, rest = divmod(len(content) - start, 8)
+    if rest:
+        problems.found("truncated", f"{rest} bytes too few for an event", start + 8 * number)
+    pairs = np.frombuffer(content, ">u4", 2 * number, start).reshape(-1, 2).astype(np.uint32)
+    address, t = pairs[:, 0], pairs[:, 1]
+    kept = np.flatnonzero((address & SPECIAL) == 0)
+    if len(kept) != number:
+        address, t = address[kept], t[kept]
+    # what an address has above its 15 bits would be lost: such a y lies outside every sensor
+    y = np.where(address >> 16, np.uint32(0xFFFF), address >> 8)
+    return checked(
+        problems,
+        t.astype(np.int64),
+        (address >> 1) & 127,
+        y,
+        address & 1,
+        size,
+        lambda i: start + 8 * int(kept[i]) if len(kept) else start,
+    )
+
+
+def decode_3(content: bytes, source: str, size: tuple[int, int] = DVS128, on_error: OnError = "raise") -> Events:
+    """AEDAT 3.1: polarity events that are marked valid."""
+    problems = Problems(source, on_error)
+    end_of_header = content.find(HEADER_END)
+    if end_of_header < 0:
+        problems.found("header", "a header without its last line, #!END-HEADER,", 0)
+        end_of_header = len(content)
+    packets = _packets(content, end_of_header + len(HEADER_END), problems)
+    words = [np.frombuffer(content, "<u4", 2 * n, start).reshape(-1, 2) for start, n, _ in packets]
+    pairs = np.concatenate([np.empty((0, 2), "<u4"), *words])
+    counts = [n for _, n, _ in packets]
+    overflow = np.repeat(np.array([o for _, _, o in packets], np.int64), counts)
+    address, t = pairs[:, 0], pairs[:, 1].astype(np.int64)
+
+    def offset(i: int) -> int:
+        if not packets:
+            return len(content)
+        packet = int(np.searchsorted(np.cumsum(counts), i, side="right"))
+        return packets[packet][0] + 8 * (i - sum(counts[:packet]))
+
+    late = t >= 2**31
+    if late.any():
+        first = int(late.argmax())
+        problems.found("negative", "a negative time", offset(first), int(late.sum()))
+    valid = np.flatnonzero(((address & 1) == 1) & ~late)
+    address, t = address[valid], t[valid] + (overflow[valid] << 31)
+    return checked(
+        problems,
+        t,
+        (address >> 17) & 0x7FFF,
+        (address >> 2) & 0x7FFF,
+        (address >> 1) & 1,
+        size,
+        lambda i: offset(int(valid[i]) if len(valid) else 0),
+    )
+
+
+def _packets(content: bytes, start: int, problems: Problems) -> list[tuple[int, int, int]]:
+    """Where the events of every polarity packet begin, their number, and the overflow of their times."""
+    found = []
+    while start < len(content):
+        if len(content) - start < PACKET.size:
+            problems.found("truncated", "a packet header cut short", start)
+            break
+        kind, _, size, time_at, overflow, capacity, number, valid = PACKET.unpack_from(content, start)
+        bad_layout = size < 4 or (kind == POLARITY and (size, time_at) != (8, 4))
+        if kind > LAST_TYPE or capacity != number or valid > number or bad_layout:
+            problems.found("packet", "a garbage packet header", start)
+            break
+        events, start = start + PACKET.size, start + PACKET.size + number * size
+        if start > len(content):
+            problems.found("truncated", f"a packet of {number} events cut short", events)
+            number = (len(content) - events) // size
+        if kind == POLARITY and number:
+            found.append((events, number, overflow))
+    return found

@@ -1,0 +1,88 @@
+"""A recording of an event camera in memory, and the checks every reader ends with."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+OnError = Literal["raise", "skip"]
+
+
+@dataclass(frozen=True)
+class Events:
+    """Events in order of time: t in microseconds, pixel x and y, polarity p (1: brighter)."""
+
+    t: NDArray[np.int64]
+    x: NDArray[np.uint16]
+    y: NDArray[np.uint16]
+    p: NDArray[np.uint8]
+    width: int
+    height: int
+    skipped: Mapping[str, int] = field(default_factory=dict)
+    """What was wrong with the file and left out: kind of problem to number of times."""
+
+    def __len__(self) -> int:
+        return len(self.t)
+
+    def between(self, start: int, stop: int) -> "Events":
+        """Those with start <= t < stop."""
+        part = slice(*np.searchsorted(self.t, (start, stop)))
+        return Events(self.t[part], self.x[part], self.y[part], self.p[part], self.width, self.height, self.skipped)
+
+
+class Problems:
+    """Raises at the first problem of a file, or counts all of them, as asked."""
+
+    def __init__(self, source: str, on_error: OnError) -> None:
+        if on_error not in ("raise", "skip"):
+            raise ValueError(f"on_error: expected raise or skip, got '{on_error}'")
+        self.source, self.raises = source, on_error == "raise"
+        self.counts: Counter[str] = Counter()
+
+    def found(self, kind: str, what: str, offset: int, count: int = 1) -> None:
+        if self.raises:
+            raise ValueError(
+                f"{self.source}: {what} at byte {offset}; get the file again, or leave damage out with on_error='skip'"
+            )
+        self.counts[kind] += count
+
+
+def checked(
+    problems: Problems,
+    t: NDArray[np.int64],
+    x: NDArray[Any],
+    y: NDArray[Any],
+    p: NDArray[Any],
+    size: tuple[int, int],
+    offset: Callable[[int], int],
+) -> Events:
+    """The events inside the sensor and in order of time; `offset` tells where in the file an event is."""
+    width, height = size
+    index = np.arange(0)
+    outside = (x >= width) | (y >= height)
+    if outside.any():
+        first = int(outside.argmax())
+        what = f"an event at pixel ({x[first]}, {y[first]}), outside the sensor of {width} x {height},"
+        problems.found("outside", what, offset(first), int(outside.sum()))
+        index = np.flatnonzero(~outside)
+        t, x, y, p = t[index], x[index], y[index], p[index]
+    if (t[1:] < t[:-1]).any():
+        backwards = t < np.maximum.accumulate(t)
+        first = int(backwards.argmax())
+        what = f"time running backwards, from {t[first - 1]} to {t[first]} us,"
+        problems.found("backwards", what, offset(int(index[first]) if len(index) else first), int(backwards.sum()))
+        t, x, y, p = t[~backwards], x[~backwards], y[~backwards], p[~backwards]
+    if not len(t):
+        problems.found("empty", "no events", offset(0))
+    return Events(
+        t,
+        x.astype(np.uint16, copy=False),
+        y.astype(np.uint16, copy=False),
+        p.astype(np.uint8, copy=False),
+        width,
+        height,
+        dict(problems.counts),
+    )

@@ -1,0 +1,76 @@
+"""Slices equal a count of one event after the other."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rheobase.data.events import Events, slices, slicing
+from tests.data.recordings import recording, recordings
+
+
+def counted(events: Events, window: int, timesteps: int, size: tuple[int, int], start: int) -> np.ndarray:
+    frames = np.zeros((timesteps, 2, size[1], size[0]), int)
+    for t, x, y, p in zip(events.t.tolist(), events.x.tolist(), events.y.tolist(), events.p.tolist(), strict=True):
+        k = (t - start) // window
+        if 0 <= k < timesteps:
+            frames[k, p, y * size[1] // events.height, x * size[0] // events.width] += 1
+    return frames
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    recordings(128, 96, 5000),
+    st.integers(1, 900),
+    st.integers(1, 7),
+    st.sampled_from([(32, 24), (42, 31), (128, 96), (1, 1), (127, 5)]),
+    st.integers(0, 1500),
+)
+def test_every_event_is_counted_once(
+    events: Events, window: int, timesteps: int, size: tuple[int, int], offset: int
+) -> None:
+    found = slices(events, window=window, timesteps=timesteps, size=size, offset=offset)
+    assert np.array_equal(found, counted(events, window, timesteps, size, int(events.t[0]) + offset))
+
+
+def test_blocks_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    events = recording(1, 501, 128, 96)
+    expected = counted(events, 9000, 8, (42, 31), 3000)
+    for block in (1, 7, 500, 501, 10_000):
+        monkeypatch.setattr(slicing, "BLOCK", block)
+        found = slices(events, window=9000, timesteps=8, size=(42, 31), start=1000, offset=2000)
+        assert np.array_equal(found, expected)
+
+
+def test_sensors_beyond_16_bits() -> None:
+    events = recording(2, 300, 1280, 720)
+    assert np.array_equal(
+        slices(events, window=50_000, timesteps=2, size=(640, 360), start=0),
+        counted(events, 50_000, 2, (640, 360), 0),
+    )
+
+
+def test_windows_without_events_are_zero_and_binary_is_at_most_one() -> None:
+    events = Events(
+        np.array([10, 10, 11, 95]), np.uint16([1, 1, 1, 2]), np.uint16([0] * 4), np.uint8([1, 1, 1, 0]), 3, 2
+    )
+    frames = slices(events, window=20, timesteps=6, start=0)
+    assert frames.sum((1, 2, 3)).tolist() == [3, 0, 0, 0, 1, 0]
+    assert frames[0, 1, 0, 1] == 3
+    assert slices(events, window=20, timesteps=6, start=0, binary=True).sum((1, 2, 3)).tolist() == [1, 0, 0, 0, 1, 0]
+
+
+def test_an_empty_recording_is_zero() -> None:
+    assert slices(recording(3, 0), window=5, timesteps=3, size=(2, 4)).shape == (3, 2, 4, 2)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"window": 0, "timesteps": 3}, "got 0 us and 3"),
+        ({"window": 5, "timesteps": 3, "size": (129, 4)}, "129 x 4 do not fit a sensor of 128 x 128"),
+    ],
+)
+def test_impossible_slices(options: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        slices(recording(4, 9), **options)
