@@ -1,0 +1,99 @@
+"""Who fires, and how often (Fig. 6): rates per layer and timestep, silent and saturated channels, in plain words."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from rheobase.nn import Soma
+
+# Shares from which a finding is worth a sentence.
+MANY_CHANNELS, LOW_RATE, HIGH_RATE, FADING = 0.05, 0.01, 0.5, 0.5
+
+
+@dataclass(frozen=True)
+class LayerActivity:
+    name: str
+    neurons: int
+    rates: list[float]
+    """Mean spikes per neuron at each timestep."""
+    dead: float
+    """Share of channels that never fired."""
+    saturated: float
+    """Share of channels whose neurons all fired at every timestep."""
+
+    @property
+    def rate(self) -> float:
+        """Mean spikes per neuron and timestep."""
+        return sum(self.rates) / len(self.rates)
+
+    @property
+    def spikes(self) -> float:
+        """Mean spikes per neuron in one inference."""
+        return sum(self.rates)
+
+
+@torch.no_grad()
+def activity(network: nn.Module, batches: Iterable[Tensor], timesteps: int) -> list[LayerActivity]:
+    """Of every soma, over batches of images [N, C, H, W] or sequences [T, N, C, H, W], in evaluation mode."""
+    watched = {name: module for name, module in network.named_modules() if isinstance(module, Soma)}
+    sums: dict[str, Tensor] = {}  # of mean spikes [T, C] times images
+    neurons: dict[str, int] = {}
+
+    def count(name: str, spikes: Tensor) -> None:
+        images = spikes.shape[1]
+        means = spikes.double().movedim(2, 1).flatten(2).mean(2) * images
+        sums[name] = sums.get(name, 0) + means.cpu()
+        neurons[name] = spikes[0, 0].numel()
+
+    handles = [m.register_forward_hook(lambda m, x, out, name=name: count(name, out)) for name, m in watched.items()]
+    was_training, total = network.training, 0
+    network.eval()
+    try:
+        for x in batches:
+            network(x, timesteps if x.ndim == 4 else None)
+            total += x.shape[-4]
+    finally:
+        network.train(was_training)
+        for handle in handles:
+            handle.remove()
+    if not total:
+        raise ValueError("activity: expected at least one batch, got none")
+    layers = []
+    for name, added in sums.items():
+        means = added / total
+        layers.append(
+            LayerActivity(
+                name=name,
+                neurons=neurons[name],
+                rates=means.mean(1).tolist(),
+                dead=float((means.sum(0) == 0).double().mean()),
+                saturated=float((means.mean(0) > 1 - 1e-9).double().mean()),
+            )
+        )
+    return layers
+
+
+def findings(layers: list[LayerActivity]) -> list[str]:
+    """What stands out, one sentence each, and what it means; an empty list when nothing does."""
+    found = []
+    for layer in layers:
+        where = f"{layer.name}: "
+        if layer.dead >= MANY_CHANNELS:
+            found.append(
+                f"{where}{100 * layer.dead:.0f} % of channels never fire; they pass nothing on and could be pruned"
+            )
+        if layer.saturated >= MANY_CHANNELS:
+            found.append(
+                f"{where}{100 * layer.saturated:.0f} % of channels always fire; they act as a bias and only cost spikes"
+            )
+        if layer.rate < LOW_RATE:
+            found.append(
+                f"{where}only {100 * layer.rate:.2f} % of neurons fire at a step; little reaches the next layer"
+            )
+        if layer.rate > HIGH_RATE:
+            found.append(f"{where}{100 * layer.rate:.0f} % of neurons fire at a step; spikes are no longer sparse")
+        if len(layer.rates) > 1 and layer.rates[-1] < FADING * layer.rates[0]:
+            found.append(f"{where}firing fades from {layer.rates[0]:.3f} to {layer.rates[-1]:.3f} over the timesteps")
+    return found

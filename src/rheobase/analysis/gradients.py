@@ -1,0 +1,88 @@
+"""Gradient norms per layer while training begins (Fig. 2): does the gradient vanish or explode with depth?"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from rheobase.functional import readout
+from rheobase.models import SpikingNet
+from rheobase.nn import Soma
+
+
+@dataclass(frozen=True)
+class GradientNorms:
+    """Mean over the steps of the norms of the loss's gradients, by layer from the input to the output.
+
+    As in the paper, the encoding layer (stem) and the decoding layer are left out.
+    """
+
+    layers: list[str]
+    spikes: list[float]
+    """With respect to the spikes of the layer, of the whole batch."""
+    weights: list[float]
+    """With respect to the weights of its synapses."""
+    steps: int
+
+    @property
+    def ratio(self) -> float:
+        """Of weight gradients, the first layer to the last: below 1 they vanish on their way to the input."""
+        return self.weights[0] / self.weights[-1] if self.weights[-1] else float("nan")
+
+    @property
+    def spike_ratio(self) -> float:
+        """The same of the spikes' gradients."""
+        return self.spikes[0] / self.spikes[-1] if self.spikes[-1] else float("nan")
+
+
+def gradient_norms(
+    network: SpikingNet, batches: Iterable[tuple[Tensor, Tensor]], timesteps: int, *, lr: float = 0.1
+) -> GradientNorms:
+    """Train `network` on (images, labels) by SGD with momentum 0.9 and watch the layers of its body.
+
+    `lr=0` leaves the weights where they are.
+    """
+    watched = {name: soma for name, soma in network.body.named_modules() if isinstance(soma, Soma)}
+    synapses = {name: layer for name, layer in network.body.named_modules() if isinstance(layer, nn.Conv2d)}
+    if not watched:
+        raise ValueError("gradient_norms: the network has no layers between its encoding and decoding layers")
+    spikes = torch.zeros(len(watched), dtype=torch.float64)
+    weights = dict.fromkeys(synapses, 0.0)
+
+    def listen(i: int, out: Tensor) -> None:
+        def add(gradient: Tensor) -> None:
+            spikes[i] += float(gradient.norm())
+
+        if out.requires_grad:
+            out.register_hook(add)
+
+    handles = [
+        soma.register_forward_hook(lambda m, x, out, i=i: listen(i, out)) for i, soma in enumerate(watched.values())
+    ]
+    optimizer = torch.optim.SGD(network.parameters(), lr=lr, momentum=0.9)
+    was_training, steps = network.training, 0
+    network.train()
+    try:
+        for images, labels in batches:
+            optimizer.zero_grad()
+            F.cross_entropy(readout(network(images, timesteps)), labels).backward()
+            for name, layer in synapses.items():
+                assert layer.weight.grad is not None
+                weights[name] += float(layer.weight.grad.norm())
+            optimizer.step()
+            steps += 1
+    finally:
+        network.train(was_training)
+        for handle in handles:
+            handle.remove()
+    if not steps:
+        raise ValueError("gradient_norms: expected at least one batch, got none")
+    main = [name for name in synapses if "shortcut" not in name]
+    return GradientNorms(
+        layers=list(watched),
+        spikes=(spikes / steps).tolist(),
+        weights=[weights[name] / steps for name in main],
+        steps=steps,
+    )

@@ -1,0 +1,139 @@
+"""Block dynamical isometry (Lemma 1, Theorem 1), measured with random probes instead of whole Jacobians.
+
+A block runs from the current into one layer of neurons (the sum of its tdBN outputs) through neurons and synapses to
+the next such current. For its Jacobian J with m outputs and probes v ~ N(0, I):
+
+    phi(J J^T)    = E |J^T v|^2 / m                       one vector-Jacobian product
+    varphi(J J^T) = E |J J^T v|^2 / m - phi(J J^T)^2      one Jacobian-vector product more
+"""
+
+from dataclasses import dataclass
+from itertools import pairwise
+from math import erf, sqrt
+
+import torch
+from torch import Tensor, nn
+
+from rheobase.analysis.somas import observable, somas
+from rheobase.models import SpikingNet
+from rheobase.nn import set_memory
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """With standard errors over the probes."""
+
+    phi: float
+    phi_error: float
+    varphi: float
+    varphi_error: float
+
+
+@dataclass(frozen=True)
+class BlockIsometry:
+    """Of one block: for the outputs of every timestep, with respect to its inputs at all timesteps."""
+
+    name: str
+    steps: list[Estimate]
+
+
+def probe(output: Tensor, source: Tensor, where: Tensor, probes: int, random: torch.Generator) -> Estimate:
+    """phi and varphi of the Jacobian from `source` to the elements of `output` where the mask `where` is true.
+
+    Varphi treats J as square up to its own size: m is the number of those elements.
+    """
+    if probes < 2:
+        raise ValueError(f"isometry: standard errors need at least 2 probes, got {probes}")
+    m = int(where.sum())
+    first, second = [], []
+    for _ in range(probes):
+        v = torch.randn(output.shape, dtype=output.dtype, generator=random).to(output.device) * where
+        v.requires_grad_()
+        (back,) = torch.autograd.grad(output, source, v, create_graph=True, retain_graph=True)
+        first.append(float(back.detach().square().sum()) / m)
+        if back.requires_grad:
+            (forth,) = torch.autograd.grad(back, v, back.detach(), retain_graph=True)
+        else:
+            forth = torch.zeros_like(v)
+        second.append(float((forth * where).square().sum()) / m)
+    return _estimate(torch.tensor(first, dtype=torch.float64), torch.tensor(second, dtype=torch.float64))
+
+
+def isometry(
+    network: SpikingNet, images: Tensor, timesteps: int, *, probes: int = 8, seed: int = 0
+) -> list[BlockIsometry]:
+    """Every block of the body of `network` at its present weights, with the statistics of this batch.
+
+    In a network of residual blocks, a block is one of those, shortcut included.
+    """
+    law = observable(network)
+    assert isinstance(law, SpikingNet)
+    set_memory(law, "speed")
+    found = somas(law)
+    ends = ["soma", *(_last(f"body.{name}", block) for name, block in law.body.named_children())]
+    arrived: dict[str, Tensor] = {}  # the current into a boundary
+    leaves: dict[str, Tensor] = {}  # the same values, as the start of the next block
+
+    for name in ends:
+
+        def cut(current: Tensor, name: str = name) -> Tensor:
+            arrived[name] = current
+            leaves[name] = current.detach().requires_grad_()
+            return leaves[name]
+
+        found[name].observe = cut
+    law.train()(images, timesteps)
+    random = torch.Generator().manual_seed(seed)
+    blocks = []
+    for start, end in pairwise(ends):
+        steps = []
+        for t in range(timesteps):
+            where = torch.zeros_like(arrived[end], dtype=torch.bool)
+            where[t] = True
+            steps.append(probe(arrived[end], leaves[start], where, probes, random))
+        blocks.append(BlockIsometry(end.rpartition(".")[0], steps))
+        del arrived[end]  # its graph is not needed again
+    return blocks
+
+
+def predicted_phi(r: float) -> float:
+    """phi of LIF - convolution - tdBN at decay 0 and initialisation, for r = width / v_th and wide layers.
+
+    The window of the surrogate is open for a share P(r) of neurons, whose derivative is 1 / width; the convolution adds
+    up its inputs' variances, which for spikes of probability p is p (1 - p), and tdBN scales that to v_th^2.
+    """
+    p = 1 - normal_cdf(1)
+    return window(r) / (r**2 * p * (1 - p))
+
+
+def predicted_varphi(r: float) -> float:
+    """varphi of the same block with equally many input and output channels: phi^2 / P(r), far from 0."""
+    return predicted_phi(r) ** 2 / window(r)
+
+
+def window(r: float) -> float:
+    """The share of neurons with a current of N(0, v_th^2) that are inside the window of the surrogate."""
+    return normal_cdf(1 + r / 2) - normal_cdf(1 - r / 2)
+
+
+def normal_cdf(x: float) -> float:
+    return 0.5 * (1 + erf(x / sqrt(2)))
+
+
+def _last(path: str, block: nn.Module) -> str:
+    return [f"{path}.{name}" for name in somas(block)][-1]
+
+
+def _estimate(first: Tensor, second: Tensor) -> Estimate:
+    n = len(first)
+    phi, error = float(first.mean()), float(first.std()) / n**0.5
+
+    def varphi(a: Tensor, b: Tensor) -> Tensor:
+        return b.mean() - (a.mean().square() - a.var() / len(a))  # the square of a mean is too large by its variance
+
+    if n < 3:
+        return Estimate(phi, error, float(varphi(first, second)), float("nan"))
+    keep = ~torch.eye(n, dtype=torch.bool)
+    left_out = torch.stack([varphi(first[k], second[k]) for k in keep])  # jackknife
+    spread = ((n - 1) / n * (left_out - left_out.mean()).square().sum()).sqrt()
+    return Estimate(phi, error, float(varphi(first, second)), float(spread))

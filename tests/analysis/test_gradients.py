@@ -1,0 +1,49 @@
+import pytest
+import torch
+
+from rheobase.analysis.gradients import gradient_norms
+from rheobase.analysis.somas import NoNorm
+from rheobase.models import SpikingNet, build
+
+
+def plain(**options: object) -> SpikingNet:
+    torch.manual_seed(0)
+    return build("plain20", num_classes=5, in_channels=2, image_size=6, channels=12, **options)
+
+
+def batches(count: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    torch.manual_seed(1)
+    return [(torch.randn(7, 2, 6, 6), torch.randint(5, (7,))) for _ in range(count)]
+
+
+def test_norms_are_those_of_autograd() -> None:
+    network, ((x, labels),) = plain(), batches(1)
+    found = gradient_norms(network, [(x, labels)], 3, lr=0.0)
+    network.train().zero_grad()
+    torch.nn.functional.cross_entropy(network(x, 3).mean(0), labels).backward()
+    expected = [float(network.body[i].conv.weight.grad.norm()) for i in range(17)]
+    assert found.weights == pytest.approx(expected, rel=1e-4)
+    assert len(found.layers) == len(found.spikes) == 17
+    assert found.ratio == pytest.approx(expected[0] / expected[-1], rel=1e-4)
+    assert found.steps == 1
+
+
+def test_gradients_vanish_without_normalisation_only() -> None:
+    with_tdbn = gradient_norms(plain(decay=0.0), batches(2), 2)
+    without = gradient_norms(plain(decay=0.0, soma=NoNorm), batches(2), 2)
+    assert 0.1 < with_tdbn.spike_ratio < 10
+    assert not without.spikes[0] > 1e-3 * with_tdbn.spikes[0]
+
+
+def test_training_moves_the_weights_and_lr_0_does_not() -> None:
+    network = plain()
+    before = network.body[0].conv.weight.clone()
+    gradient_norms(network, batches(1), 2, lr=0.0)
+    assert torch.equal(network.body[0].conv.weight, before)
+    gradient_norms(network, batches(1), 2)
+    assert not torch.equal(network.body[0].conv.weight, before)
+
+
+def test_no_batch_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least one batch"):
+        gradient_norms(plain(), [], 2)

@@ -1,0 +1,92 @@
+import pytest
+import torch
+
+from rheobase.analysis.operations import Operations, operations
+from rheobase.deploy import fold
+from rheobase.deploy.network import LIF, Network, Scale, linear
+from rheobase.models import build
+from rheobase.shapes import synapses
+from tests.deploy.networks import images, tiny
+
+
+def by_hand() -> tuple[Network, torch.Tensor]:
+    """Image 1 x 4 x 4 -> conv 1x1 to 2 channels -> LIF -> pool 2 -> fc to 3."""
+    conv = torch.nn.Conv2d(1, 2, 1)
+    with torch.no_grad():
+        conv.weight.copy_(torch.tensor([1.0, -1.0]).view(2, 1, 1, 1))
+        conv.bias.zero_()
+    nodes = {
+        "conv": conv,
+        "lif": LIF(0.0, torch.full((2,), 0.5)),
+        "pool": torch.nn.AvgPool2d(2),
+        "flatten": torch.nn.Flatten(),
+        "decode": linear(torch.ones(3, 8), None),
+    }
+    wiring = {"conv": ["input"], "lif": ["conv"], "pool": ["lif"], "flatten": ["pool"], "decode": ["flatten"]}
+    x = torch.zeros(1, 1, 4, 4)
+    x[0, 0, 0, 0] = x[0, 0, 0, 1] = 1.0  # two spikes of channel 0 in one window of the pooling
+    x[0, 0, 3, 3] = 0.1  # not zero, but no spike
+    return Network(nodes, wiring).eval(), x
+
+
+def test_counts_by_hand() -> None:
+    network, x = by_hand()
+    found = operations(network, x, 5)
+    conv, decode = found.layers
+    assert (conv.fed_by, conv.dense, conv.effective, conv.bias) == ("image", 32, 5 * 6, 5 * 32)
+    assert (decode.fed_by, decode.dense) == ("averages", 24)
+    assert (decode.effective, decode.from_spikes) == (5 * 3, 5 * 2 * 3)  # one average of two spikes
+    assert found.neuron_updates == 5 * 32
+    assert found.activation_sparsity == pytest.approx(1 - 2 / 32)
+    assert found.count() == (0, 30 + 15)
+    assert found.count(fold_pooling=True) == (30, 30)
+    assert found.count(encode_once=True) == (0, 6 + 15)
+    assert found.energy(mac=2.0, addition=1.0) == pytest.approx(90e-12)
+    assert found.dense_energy(mac=2.0) == pytest.approx(2 * 56e-12)
+    names = found.neurobench()
+    assert (names["Effective_MACs"], names["Effective_ACs"], names["Dense"]) == (45, 0, 5 * 56)
+    assert (names["ParameterCount"], names["Footprint"]) == (2 + 2 + 24, 4 * (28 + 2))
+
+
+def brute_force(network: Network, x: torch.Tensor, steps: int) -> dict[str, float]:
+    """Products with inputs that are not zero: the synapse with weights 1 on the mask of its input, summed."""
+    values, counts = {"input": x.expand(steps, *x.shape)}, {}
+    for name, value in network.run(x, steps):
+        values[name] = value.expand(steps, *value.shape[1:])
+        node, mask = network.nodes[name], (values[network.inputs[name][0]] != 0).double().flatten(0, 1)
+        if isinstance(node, torch.nn.Conv2d):
+            ones = torch.ones_like(node.weight, dtype=torch.float64)
+            counts[name] = torch.nn.functional.conv2d(mask, ones, None, node.stride, node.padding).sum().item()
+        elif isinstance(node, torch.nn.Linear):
+            counts[name] = mask.sum().item() * node.out_features
+        elif isinstance(node, Scale):
+            counts[name] = mask.sum().item()
+    return {name: value / x.shape[0] for name, value in counts.items()}
+
+
+@pytest.mark.parametrize("global_pool", [False, True])
+def test_counts_of_a_network_by_brute_force(global_pool: bool) -> None:
+    network, x = fold(tiny(global_pool=global_pool)), images(3, 2, 7)
+    found = operations(network, x, 4)
+    assert {layer.name: layer.effective for layer in found.layers} == pytest.approx(brute_force(network, x, 4))
+    assert {layer.fed_by for layer in found.layers} == {"image", "spikes", "averages"}
+
+
+def test_sequences_cost_the_same_as_images_shown_again() -> None:
+    network, x = fold(tiny()), images(3, 2, 7)
+    assert operations(network, x, 4) == operations(network, x.expand(4, *x.shape))
+
+
+def test_dense_counts_are_those_of_the_shapes() -> None:
+    options = {"num_classes": 7, "in_channels": 2, "image_size": 8}
+    found = operations(fold(build("resnet8", **options).eval()), torch.randn(2, 2, 8, 8), 3)
+    with torch.device("meta"):
+        expected = synapses(build("resnet8", **options), (2, 8, 8))
+    dense = {layer.name.replace("_", "."): layer.dense for layer in found.layers}
+    assert dense.pop("body.0.shortcut") == 16 * 8 * 8  # the identity: a scale in the folded network
+    assert dense == {layer.name: layer.multiplications for layer in expected}
+
+
+def test_silent_networks_cost_no_additions() -> None:
+    nothing = Operations(3, 1, [], 0, 1.0, 0, 0.0, 0)
+    assert nothing.count() == (0, 0)
