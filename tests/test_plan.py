@@ -16,31 +16,31 @@ def recipe(*settings: str) -> Recipe:
 def test_weights_gradients_and_momentum_are_the_floor() -> None:
     """Without images, what remains are weights and momentum, and those gradients that are there at the peak."""
     parameters = 4 * sum(p.numel() for p in resnet8().parameters())
-    per_image = (plan.peak_bytes(recipe(), 66) - plan.peak_bytes(recipe(), 34)) / 32
-    floor = plan.peak_bytes(recipe(), 34) - 34 * per_image
+    per_image = (plan.tensor_bytes(recipe(), 66) - plan.tensor_bytes(recipe(), 34)) / 32
+    floor = plan.tensor_bytes(recipe(), 34) - 34 * per_image
     assert 2 * parameters < floor < 3.5 * parameters
-    averaged = plan.peak_bytes(recipe("average=0.9"), 34) - plan.peak_bytes(recipe(), 34)
+    averaged = plan.tensor_bytes(recipe("average=0.9"), 34) - plan.tensor_bytes(recipe(), 34)
     assert parameters < averaged < 1.3 * parameters
 
 
 def test_activations_grow_with_images_timesteps_and_precision() -> None:
-    base = plan.peak_bytes(recipe(), 300)
-    assert plan.peak_bytes(recipe(), 600) == pytest.approx(2 * base, rel=0.1)
-    assert plan.peak_bytes(recipe("timesteps=8"), 300) == pytest.approx(2 * base, rel=0.1)
-    assert plan.peak_bytes(recipe("precision=fp64"), 300) == pytest.approx(2 * base, rel=0.1)
-    assert plan.peak_bytes(recipe("precision=bf16"), 300) < 0.7 * base
+    base = plan.tensor_bytes(recipe(), 300)
+    assert plan.tensor_bytes(recipe(), 600) == pytest.approx(2 * base, rel=0.1)
+    assert plan.tensor_bytes(recipe("timesteps=8"), 300) == pytest.approx(2 * base, rel=0.1)
+    assert plan.tensor_bytes(recipe("precision=fp64"), 300) == pytest.approx(2 * base, rel=0.1)
+    assert plan.tensor_bytes(recipe("precision=bf16"), 300) < 0.7 * base
 
 
 def test_memory_modes_save_in_order() -> None:
-    speed, packed, recompute = (plan.peak_bytes(r, 300) for r in plan.modes(recipe()))
+    speed, packed, recompute = (plan.tensor_bytes(r, 300) for r in plan.modes(recipe()))
     assert recompute < packed < speed
 
 
 @pytest.mark.parametrize("memory", ["speed", "packed", "recompute"])
 def test_the_largest_batch_fits_and_the_next_tenth_does_not(memory: str) -> None:
-    r, space = recipe(f"memory={memory}"), 50 * 2**20
+    r, space = recipe(f"memory={memory}"), plan.WORKSPACE + 50 * 2**20
     largest = plan.largest_batch(r, space)
-    assert plan.peak_bytes(r, largest) <= 1.01 * space
+    assert plan.peak_bytes(r, largest) <= space + 2**19
     assert plan.peak_bytes(r, largest + largest // 10) > space
     assert plan.largest_batch(r, 2**10) == 0
 
@@ -60,15 +60,22 @@ def test_a_real_step_makes_what_was_predicted() -> None:
         for tensor in kept:
             storages._count(tensor.untyped_storage())
         step(images, labels)
-    assert storages.peak == pytest.approx(plan.peak_bytes(r, n), rel=0.1)
+    assert storages.peak == pytest.approx(plan.tensor_bytes(r, n), rel=0.1)
+
+
+@pytest.mark.parametrize(("memory", "measured"), [("speed", 5.961), ("packed", 3.621), ("recompute", 1.772)])
+def test_an_h200_measured_the_same_within_a_tenth(memory: str, measured: float) -> None:
+    """ResNet-19, 4 timesteps, 256 images, bfloat16: peak GiB of results/step-nvidia-h200.json."""
+    r = recipes.cifar10_resnet19_t4().changed([f"memory={memory}"])
+    assert plan.peak_bytes(r, 256) / 2**30 == pytest.approx(measured, rel=0.1)
 
 
 def test_unknown_data() -> None:
     with pytest.raises(ValueError, match="the shape of data set 'mine' is not known"):
-        plan.peak_bytes(recipe("data=mine"), 4)
+        plan.tensor_bytes(recipe("data=mine"), 4)
 
 
 @pytest.mark.parametrize("name", ["dvsgesture_resnet17", "imagenet_resnet50"])
 def test_sequences_and_large_images(name: str) -> None:
     r = recipes.get(name).changed(["timesteps=2"])
-    assert plan.peak_bytes(r, 2) > 4 * 3 * 1.8e6
+    assert plan.tensor_bytes(r, 2) > 4 * 3 * 1.8e6

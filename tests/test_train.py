@@ -179,6 +179,15 @@ def test_damage_costs_one_epoch_and_nothing_else(whole: Path, tmp_path: Path) ->
     assert_identical(out, whole)
 
 
+def test_a_checkpoint_in_parts_is_resumed_too(whole: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    with pytest.raises(train.Interrupted):
+        train.fit(recipe(), out=out, device="cpu", reporter=StopAt(8), part_bytes=100_000)
+    assert len(list((out / "checkpoints").glob("*/weights.safetensors.part*"))) == 8
+    train.fit(recipe(), out=out, resume=True, device="cpu")
+    assert_identical(out, whole)
+
+
 def test_a_kill_between_the_first_metrics_and_the_first_checkpoint(whole: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     shutil.copytree(whole, out, ignore=shutil.ignore_patterns("checkpoints"))

@@ -90,6 +90,7 @@ def train(
     seed: Annotated[int | None, typer.Option(help="Seed of all random numbers.")] = None,
     download: Annotated[bool, typer.Option("--download", help="Get the data set if it is not there.")] = False,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write scalars for TensorBoard.")] = False,
+    parts: Annotated[bool, typer.Option("--parts", help="Cut files of checkpoints into parts of 15 MiB.")] = False,
 ) -> None:
     """Train a network by a recipe."""
     from rheobase import recipes
@@ -97,6 +98,7 @@ def train(
 
     changes = [*(settings or []), *([] if seed is None else [f"seed={seed}"])]
     options: dict[str, Any] = {"data": data, "device": device, "download": download, "tensorboard": tensorboard}
+    options["part_bytes"] = 15 * 2**20 if parts else None
     if resume is not None:
         if recipe or changes or out:
             raise ValueError("--resume continues a run as it began; leave out RECIPE, --set, --seed and --out")
@@ -157,7 +159,7 @@ def plan(
         table.add_row(variant.memory, f"{peak / 2**30:.2f} GiB", str(largest))
     console.print(f"{chosen.network}, {chosen.timesteps} timesteps, {chosen.precision}, per GPU")
     console.print(table, soft_wrap=False)
-    console.print(f"{plan.RESERVED_GIB:g} GiB are set aside for CUDA itself and for workspaces of convolutions.")
+    console.print(f"{plan.RESERVED_GIB:g} GiB of the memory is set aside for CUDA itself.")
 
 
 @app.command()

@@ -55,8 +55,12 @@ def fit(
     device: str = "auto",
     download: bool = False,
     reporter: Reporter | None = None,
+    part_bytes: int | None = None,
 ) -> Run:
-    """Train `recipe` into the folder `out`, or continue the run that is there from its newest good checkpoint."""
+    """Train `recipe` into the folder `out`, or continue the run that is there from its newest good checkpoint.
+
+    Files of checkpoints above `part_bytes` are cut into parts of that size.
+    """
     if resume and out is None:
         raise ValueError("resume needs the folder of the run")
     with distributed.team(choose_device(device)) as (team, where):
@@ -74,7 +78,7 @@ def fit(
         run = Run(out)
         if run.recipe() != recipe:
             raise ValueError(f"{out} holds a run of another recipe; resume it with its own")
-        trainer = Trainer(run, recipe, feed, team, reporter if reporter and team.leads else Reporter())
+        trainer = Trainer(run, recipe, feed, team, reporter if reporter and team.leads else Reporter(), part_bytes)
         if resume and (saved := checkpoint.latest(run.checkpoints)) is not None:
             trainer.restore(saved)
         if resume and team.leads:
@@ -109,7 +113,10 @@ def choose_device(name: str) -> torch.device:
 class Trainer:
     """The state of a run: network, optimiser, moving average, and how far it is."""
 
-    def __init__(self, run: Run, recipe: Recipe, feed: Feed, team: Team, reporter: Reporter) -> None:
+    def __init__(
+        self, run: Run, recipe: Recipe, feed: Feed, team: Team, reporter: Reporter, part_bytes: int | None
+    ) -> None:
+        self.part_bytes = part_bytes
         self.run, self.recipe, self.feed, self.team, self.reporter = run, recipe, feed, team, reporter
         self.device = device = feed.device
         torch.manual_seed(generator(recipe.seed).initial_seed())
@@ -216,7 +223,7 @@ class Trainer:
             training |= {f"network.{name}": t for name, t in self.network.state_dict().items()}
         state = {"step": self.step, "scaler": self.scaler.state_dict()}
         tensors = {"weights": self.result.state_dict(), "training": training}
-        checkpoint.save(self.run.checkpoints, self.step, tensors, state)
+        checkpoint.save(self.run.checkpoints, self.step, tensors, state, part_bytes=self.part_bytes)
 
     def restore(self, saved: Checkpoint) -> None:
         training = saved.tensors["training"]
