@@ -85,6 +85,8 @@ def make_step(
         if average is not None:
             update_average(average, network, recipe.average)
         with torch.no_grad():
+            if scaler.is_enabled():  # a step that overflows is left out, so it has no norm
+                norm = norm.nan_to_num(0.0, 0.0, 0.0)
             correct = (readout(logits).argmax(1) == labels).sum()
             return loss * len(labels), correct, norm
 

@@ -166,7 +166,7 @@ class Trainer:
             self.totals[3] += len(labels)
             self.step += 1
             if interrupted.is_set() and self.step < (epoch + 1) * steps:
-                self._check_finite(epoch)
+                self._check_finite(float(self.totals[0]))
                 self.save()
                 self._stop()
             if self.reporter.due():
@@ -174,8 +174,9 @@ class Trainer:
                 speed = self.team.world * (seen - seen_before) / (time.monotonic() - started)
                 self.reporter.step(self.step, loss / seen, correct / seen, speed)
         self.totals.copy_(self.team.sum(self.totals))
-        self._check_finite(epoch)
+        self._check_finite(float(self.totals[0]))
         row = self._row(epoch, seen_before, started)
+        self._check_finite(row.get("test_loss", 0.0))  # the last update can spoil the weights after the last loss
         self.totals.zero_()
         if self.team.leads:
             self.run.append(row)
@@ -206,11 +207,11 @@ class Trainer:
             row |= {"test_loss": found.loss, "test_accuracy": found.accuracy, "firing_rates": found.firing_rates}
         return row
 
-    def _check_finite(self, epoch: int) -> None:
-        if not isfinite(float(self.totals[0])):
+    def _check_finite(self, loss: float) -> None:
+        if not isfinite(loss):
             raise ValueError(
-                f"the loss became {float(self.totals[0])} in epoch {epoch + 1}, step {self.step}; the last good "
-                f"checkpoint is in {self.run.checkpoints}; try a smaller lr or more warmup_epochs"
+                f"the loss became {loss} by step {self.step}; the last good checkpoint is in {self.run.checkpoints}; "
+                "try a smaller lr or more warmup_epochs"
             )
 
     def save(self) -> None:
