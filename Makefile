@@ -1,12 +1,14 @@
 # Everything runs in .venv, which is made on first use and made again when the requirements change.
 PYTHON ?= python3
 BIN := .venv/bin
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
+PEERS := loguru==0.7.3 nirtorch==2.6 norse==1.1.0 snntorch==1.0.0 spikingjelly==2.0.0
 
-.PHONY: demo test test-kills test-gpu check bench clean
+.PHONY: demo test test-kills test-peers test-gpu check bench clean
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"
+	$(PIP) --editable ".[dev]"
 	touch $@
 
 demo: .venv/installed  ## train a small spiking network on the embedded digits
@@ -17,6 +19,12 @@ test: .venv/installed  ## run the tests
 
 test-kills: .venv/installed  ## kill and resume a run at 100 random moments
 	RHEOBASE_KILLS=100 $(BIN)/pytest tests/test_train.py -k kills
+
+test-peers: .venv/installed  ## install Triton, ONNX and the peer libraries, and run the tests that need them
+	$(PIP) --editable ".[dev,kernels,onnx]"
+	$(PIP) --no-deps $(PEERS)
+	$(BIN)/pytest tests/test_kernels.py tests/test_triton.py tests/test_packing.py tests/test_benchmarks.py \
+		tests/test_cli_deploy.py tests/deploy
 
 test-gpu: .venv/installed  ## run the tests of the kernels on this machine's GPU
 	$(BIN)/pytest tests/test_kernels.py tests/test_triton.py tests/test_packing.py tests/test_lean.py tests/test_capture.py
