@@ -35,6 +35,11 @@ DATA = {
     "folder": (10, 3, 0, False),
     "dvsgesture": (11, 2, 32, True),
     "dvscifar10": (10, 2, 42, True),
+    "dvscifar10-simulated": (10, 2, 42, True),
+    "nmnist": (10, 2, 34, True),
+    "digits-dvs": (10, 2, 16, True),
+    "mnist": (10, 1, 28, False),
+    "fashion-mnist": (10, 1, 28, False),
 }
 
 

@@ -47,6 +47,8 @@ class Recipe:
     padding: int = 0
     """Random crop: images move by up to so many pixels."""
     flip: bool = False
+    time_jitter: int = 0
+    """Event sequences begin up to so many steps earlier or later."""
     cutout: int = 0
     policy: Literal["none", "trivial"] = "none"
     """TrivialAugment: one random operation of random strength per image."""
@@ -73,6 +75,7 @@ class Recipe:
                 "cutout",
                 "seed",
                 "image_size",
+                "time_jitter",
             ),
             lambda v: v >= 0,
         )
@@ -248,6 +251,47 @@ def dvscifar10_resnet19() -> Recipe:
     )
 
 
+def nmnist_resnet8() -> Recipe:
+    """N-MNIST, or a subset of it: a small network for any computer."""
+    return Recipe(
+        name="nmnist_resnet8",
+        data="nmnist",
+        network="resnet8",
+        timesteps=10,
+        epochs=20,
+        batch_size=50,
+        nesterov=True,
+        weight_decay=5e-4,
+        schedule="cosine",
+        loss="steps",
+        label_smoothing=0.1,
+        padding=2,
+    )
+
+
+def digits_dvs() -> Recipe:
+    """Embedded digits before a simulated event camera: minutes on two cores."""
+    return Recipe(
+        name="digits_dvs",
+        data="digits-dvs",
+        network="resnet8",
+        timesteps=5,
+        epochs=15,
+        batch_size=64,
+        nesterov=True,
+        weight_decay=5e-4,
+        schedule="cosine",
+        loss="steps",
+        label_smoothing=0.1,
+        padding=1,
+    )
+
+
+def dvscifar10_simulated() -> Recipe:
+    """The paper's DVS-CIFAR10 recipe on a simulated stand-in, made from the test images of CIFAR-10."""
+    return replace(dvscifar10_resnet19(), name="dvscifar10_simulated", data="dvscifar10-simulated")
+
+
 RECIPES: dict[str, Callable[[], Recipe]] = {
     "demo": demo,
     "cifar10_resnet19_t2": cifar10_resnet19_t2,
@@ -259,6 +303,9 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     "images_resnet19": images_resnet19,
     "dvsgesture_resnet17": dvsgesture_resnet17,
     "dvscifar10_resnet19": dvscifar10_resnet19,
+    "dvscifar10_simulated": dvscifar10_simulated,
+    "nmnist_resnet8": nmnist_resnet8,
+    "digits_dvs": digits_dvs,
 }
 
 

@@ -102,7 +102,7 @@ def network_for(recipe: Recipe, data: dict[str, Any]) -> SpikingNet:
 
 def load_data(recipe: Recipe, path: Path | None, *, download: bool = False) -> Dataset:
     """The data set of a recipe, from the files in `path`."""
-    return load(recipe.data, path, size=recipe.image_size, download=download)
+    return load(recipe.data, path, size=recipe.image_size, timesteps=recipe.timesteps, download=download)
 
 
 def load_network(folder: Path) -> SpikingNet:

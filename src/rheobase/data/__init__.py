@@ -1,28 +1,49 @@
 """Data sets: one file each; `load` is the only place that chooses one."""
 
 from pathlib import Path
+from typing import Any
 
-from rheobase.data import cifar, digits, folder
+from rheobase.data import cifar, digits, dvscifar10, dvsgesture, folder, mnist, nmnist, simulated
 from rheobase.data.dataset import Dataset, Source, Split
 
 __all__ = ["DATASETS", "Dataset", "Source", "Split", "load"]
 
-DATASETS = ("digits", "cifar10", "cifar100", "imagenet", "folder")
+EVENTS = ("digits-dvs", "nmnist", "dvsgesture", "dvscifar10", "dvscifar10-simulated")
+DATASETS = ("digits", "cifar10", "cifar100", "mnist", "fashion-mnist", "imagenet", "folder", *EVENTS)
 FOLDER = Path("data")  # where files are looked for unless told otherwise
 
 
-def load(name: str, path: Path | None = None, *, size: int = 0, download: bool = False) -> Dataset:
+def load(
+    name: str, path: Path | None = None, *, size: int = 0, timesteps: int = 0, download: bool = False, **options: Any
+) -> Dataset:
     """The data set of that name, from the files in `path`, which a `download` goes to.
 
-    `size` is the side images are resized to; small official sets have one of their own.
+    `size` is the side images are resized to; small official sets have one of their own. Recordings of event cameras
+    become `timesteps` slices; `options` change how, as in `eventset.Slicing`.
     """
     path = path or FOLDER
+    if name in EVENTS:
+        return _events(name, path, download, size=size, timesteps=timesteps, **options)
+    if options:
+        raise ValueError(f"data set '{name}' has no option {min(options)}; those are for {', '.join(EVENTS)}")
     if name == "digits":
         return digits.load()
     if name in cifar.LAYOUTS:
         return cifar.load(name, path, download)
+    if name in mnist.CLASSES:
+        return mnist.load(name, path)
     if name in ("imagenet", "folder"):
         if size < 1:
             raise ValueError(f"data set '{name}' needs a size for its images; use --set image_size=32, for example")
         return folder.load_large(path, size) if name == "imagenet" else folder.load(path, size)
     raise ValueError(f"unknown data set '{name}'; choose one of {', '.join(DATASETS)}")
+
+
+def _events(name: str, path: Path, download: bool, **options: Any) -> Dataset:
+    if name == "digits-dvs":
+        return simulated.load_digits(**options)
+    if name == "dvscifar10-simulated":
+        return simulated.load_cifar10(path, download=download, **options)
+    if name == "nmnist":
+        return nmnist.load(path, **options)
+    return dvsgesture.load(path, **options) if name == "dvsgesture" else dvscifar10.load(path, **options)

@@ -7,7 +7,7 @@ Every function takes images [N, C, H, W] (or sequences [T, N, C, H, W]) and unif
 import torch
 from torch import Tensor
 
-COLUMNS = 10  # crop 2, flip 1, cutout 2, policy 3, area and aspect of a random part 2
+COLUMNS = 10  # crop 2, flip 1, cutout 2, policy 3, area and aspect of a random part 2; time of a sequence: that of area
 
 
 def crop_flip(images: Tensor, u: Tensor, *, padding: int, flip: bool) -> Tensor:
@@ -22,6 +22,15 @@ def crop_flip(images: Tensor, u: Tensor, *, padding: int, flip: bool) -> Tensor:
     n = torch.arange(len(u), device=u.device)[:, None, None]
     moved = images.movedim(-3, -1)[..., n, y.clamp(0, height - 1)[:, :, None], x.clamp(0, width - 1)[:, None, :], :]
     return (moved * inside[..., None]).movedim(-1, -3)
+
+
+def shift_in_time(sequences: Tensor, u: Tensor, *, steps: int) -> Tensor:
+    """Begin up to `steps` steps earlier or later, zeros coming in; sequences are [T, N, C, H, W]."""
+    shift = (u[:, 0] * (2 * steps + 1)).floor().long() - steps
+    t = torch.arange(len(sequences), device=u.device)[:, None] + shift
+    inside = (t >= 0) & (t < len(sequences))
+    n = torch.arange(len(u), device=u.device)
+    return sequences[t.clamp(0, len(sequences) - 1), n] * inside[:, :, None, None, None]
 
 
 def cutout(images: Tensor, u: Tensor, *, size: int) -> Tensor:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rheobase.data.augment import COLUMNS, crop_flip, cutout
+from rheobase.data.augment import COLUMNS, crop_flip, cutout, shift_in_time
 from rheobase.data.dataset import Dataset, Split
 from rheobase.data.policy import trivial_augment
 from rheobase.recipes import Recipe
@@ -93,6 +93,8 @@ class Feed:
     def _augmented(self, images: Tensor, u: Tensor, timesteps: int) -> Tensor:
         recipe = self.recipe
         images = self._steps_first(images, timesteps)
+        if recipe.time_jitter and images.ndim == 5:
+            images = shift_in_time(images, u[:, 8:9], steps=recipe.time_jitter)
         if recipe.padding or recipe.flip:
             images = crop_flip(images, u[:, :3], padding=recipe.padding, flip=recipe.flip)
         if recipe.policy == "trivial":

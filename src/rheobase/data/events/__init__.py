@@ -3,10 +3,11 @@
 from pathlib import Path
 
 from rheobase.data.events import aedat, binary, npz
+from rheobase.data.events.camera import simulate
 from rheobase.data.events.slicing import slices
 from rheobase.data.events.stream import Events, OnError
 
-__all__ = ["Events", "OnError", "decode", "read", "slices"]
+__all__ = ["Events", "OnError", "decode", "read", "simulate", "slices"]
 
 
 def read(path: Path, *, size: tuple[int, int] | None = None, on_error: OnError = "raise") -> Events:

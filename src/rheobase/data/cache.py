@@ -1,0 +1,140 @@
+"""Prepared slices of recordings: made once on all cores, kept in a file with a checksum, memory-mapped afterwards.
+
+The name of a cache is a digest of everything it depends on, so an entry is never changed. It appears by renaming a
+finished folder: several processes may make the same one, and the first to finish wins.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.progress import track
+from torch import Tensor
+
+VERSION = 1  # of how slices are made
+
+
+@dataclass(frozen=True)
+class Made:
+    """Frames [n, T, C, H, W] of n recordings, and what is known of these."""
+
+    frames: NDArray[np.uint8]
+    events: Sequence[int]
+    seconds: Sequence[float]
+    """From the first to the last event of every recording."""
+    skipped: dict[str, int] = field(default_factory=dict)
+    clipped: int = 0
+    """Cells with more events than a byte can count."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    frames: Tensor
+    events: list[int]
+    seconds: list[float]
+    skipped: dict[str, int]
+    clipped: int
+
+
+def folder() -> Path:
+    """Where prepared slices are kept: $RHEOBASE_CACHE, or else the user's cache folder."""
+    if "RHEOBASE_CACHE" in os.environ:
+        return Path(os.environ["RHEOBASE_CACHE"])
+    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "rheobase"
+
+
+def prepared(
+    name: str,
+    shape: tuple[int, ...],
+    parameters: dict[str, Any],
+    files: Iterable[Path],
+    jobs: Sequence[Callable[[], Made]],
+) -> Prepared:
+    """The frames that the jobs make one after the other, in all of `shape` [N, T, C, H, W]."""
+    stamps = [(str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
+    identity = json.dumps([VERSION, name, shape, parameters, stamps], sort_keys=True)
+    entry = folder() / f"{name}-{hashlib.sha256(identity.encode()).hexdigest()[:20]}"
+    found = _open(entry, shape)
+    if found is None:
+        try:
+            _make(entry, name, shape, jobs)
+        except OSError as error:
+            raise OSError(
+                f"cannot keep prepared slices in {folder()}: {error.strerror}; name another folder in RHEOBASE_CACHE"
+            ) from error
+        found = _open(entry, shape)
+    if found is None:
+        raise OSError(f"{entry} was damaged right after it was written; check the disk")
+    return found
+
+
+def _open(entry: Path, shape: tuple[int, ...]) -> Prepared | None:
+    try:
+        about = json.loads((entry / "about.json").read_text())
+        intact = _digest(entry / "frames.bin") == about.pop("sha256")
+        found = Prepared(frames=_mapped(entry / "frames.bin", shape), **about) if intact else None
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        found = None
+    if found is None:  # what a damaged disk left behind is made again
+        shutil.rmtree(entry, ignore_errors=True)
+    return found
+
+
+def _mapped(path: Path, shape: tuple[int, ...]) -> Tensor:
+    """Private pages: nobody can write to the file through them."""
+    return torch.from_file(str(path), shared=False, size=prod(shape), dtype=torch.uint8).view(shape)
+
+
+def _make(entry: Path, name: str, shape: tuple[int, ...], jobs: Sequence[Callable[[], Made]]) -> None:
+    entry.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = Path(tempfile.mkdtemp(prefix=f".{entry.name}-", dir=entry.parent))
+    try:
+        events: list[int] = []
+        seconds: list[float] = []
+        skipped: Counter[str] = Counter()
+        clipped, digest = 0, hashlib.sha256()
+        with open(unfinished / "frames.bin", "wb") as file, ThreadPoolExecutor(os.cpu_count()) as threads:
+            results = threads.map(lambda job: job(), jobs)
+            console = Console(stderr=True)
+            quiet = not console.is_terminal
+            try:
+                for made in track(results, f"preparing {name}", len(jobs), console=console, disable=quiet):
+                    assert made.frames.shape[1:] == shape[1:]
+                    content = made.frames.tobytes()
+                    file.write(content)
+                    digest.update(content)
+                    events += made.events
+                    seconds += made.seconds
+                    skipped.update(made.skipped)
+                    clipped += made.clipped
+            except BaseException:
+                threads.shutdown(wait=False, cancel_futures=True)
+                raise
+        assert len(events) == shape[0]
+        about = {"events": events, "seconds": seconds, "skipped": dict(skipped), "clipped": clipped}
+        (unfinished / "about.json").write_text(json.dumps({"sha256": digest.hexdigest(), **about}))
+        try:
+            unfinished.rename(entry)
+        except OSError:
+            if not entry.is_dir():  # else another process was faster
+                raise
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def _digest(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,42 @@
+"""DVS-CIFAR10 (H. Li et al., 2017): 1000 recordings of moving CIFAR-10 images per class, AEDAT 2.0 of a DVS128.
+
+The official set has a folder per class with files cifar10_<class>_<number>.aedat and no split. Ours is fixed and
+balanced: of every ten recordings of a class, in order of their numbers, the tenth is for testing: 9000 / 1000.
+`split="first"` tests on the first 100 of 1000, as other papers do.
+"""
+
+import re
+from pathlib import Path
+
+from rheobase.data.eventset import EventDataset, Slicing, build, jobs_of_files
+
+CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+SPLITS = ("tenth", "first")
+
+
+def load(root: Path, *, split: str = "tenth", **options: int | bool) -> EventDataset:
+    """As in the paper: 10 slices of 5 ms, 42 x 42; from the first event on."""
+    slicing = Slicing(window=5_000, timesteps=10, size=42).changed(**options)
+    files: list[Path] = []
+    labels: list[int] = []
+    is_test: list[bool] = []
+    for label, name in enumerate(CLASSES):
+        paths = sorted((root / name).glob("*.aedat"), key=_number)
+        if not paths:
+            raise ValueError(f"no DVS-CIFAR10 in {root}: expected recordings in {root / name}; unpack the official set")
+        files += paths
+        labels += [label] * len(paths)
+        is_test += held_out(len(paths), split)
+    return build("dvscifar10", CLASSES, labels, is_test, slicing, jobs_of_files(files, slicing), files=files)
+
+
+def held_out(number: int, split: str) -> list[bool]:
+    """Which of so many recordings of a class are for testing."""
+    if split not in SPLITS:
+        raise ValueError(f"split: expected one of {', '.join(SPLITS)}, got '{split}'")
+    return [i < number // 10 if split == "first" else i % 10 == 9 for i in range(number)]
+
+
+def _number(path: Path) -> tuple[int, str]:
+    digits = re.findall(r"\d+", path.stem)
+    return int(digits[-1]) if digits else -1, path.name

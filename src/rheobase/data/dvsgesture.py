@@ -1,0 +1,74 @@
+"""DVS-Gesture (A. Amir et al., 2017): hand gestures before a DVS128, several in every AEDAT 3.1 file.
+
+The official folder has a csv file of labelled times beside every recording, and two lists of the recordings for
+training and testing: 1176 and 288 gestures.
+"""
+
+import csv
+from functools import partial
+from pathlib import Path
+
+from rheobase.data.cache import Made
+from rheobase.data.events import read
+from rheobase.data.eventset import EventDataset, Slicing, build, made
+
+CLASSES = (
+    "hand clapping", "right hand wave", "left hand wave", "right arm clockwise", "right arm counter-clockwise",
+    "left arm clockwise", "left arm counter-clockwise", "arm roll", "air drums", "air guitar", "other",
+)  # fmt: skip
+LISTS = ("trials_to_train.txt", "trials_to_test.txt")
+FOLDER = "DvsGesture"
+
+Clip = tuple[int, int, int]  # label, start and end in microseconds
+
+
+def load(root: Path, **options: int | bool) -> EventDataset:
+    """As in the paper: 40 slices of 30 ms from the labelled start, 32 x 32."""
+    slicing = Slicing(window=30_000, timesteps=40, size=32).changed(**options)
+    folder = root / FOLDER if (root / FOLDER).is_dir() else root
+    files, labels, is_test, jobs = [], [], [], []
+    for name in LISTS:
+        for path in _trials(folder, name):
+            clips = read_labels(path.with_name(f"{path.stem}_labels.csv"))
+            files += [path, path.with_name(f"{path.stem}_labels.csv")]
+            labels += [label for label, _, _ in clips]
+            is_test += [name == LISTS[1]] * len(clips)
+            jobs.append(partial(_from_file, path, clips, slicing))
+    return build("dvsgesture", CLASSES, labels, is_test, slicing, jobs, files=files)
+
+
+def read_labels(path: Path) -> list[Clip]:
+    """Class, start and end of every gesture in a recording."""
+    try:
+        rows = list(csv.reader(path.read_text().splitlines()))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"cannot read {path}: {error}; the official set has one beside every recording") from None
+    clips = []
+    for line, row in enumerate(rows[1:], 2):
+        try:
+            number, start, end = (int(value) for value in row)
+        except ValueError:
+            raise ValueError(f"{path}, line {line}: expected class, start and end as whole numbers") from None
+        if not (1 <= number <= len(CLASSES) and 0 <= start < end):
+            raise ValueError(f"{path}, line {line}: expected a class from 1 to {len(CLASSES)} and start before end")
+        clips.append((number - 1, start, end))
+    return clips
+
+
+def _trials(folder: Path, name: str) -> list[Path]:
+    try:
+        names = (folder / name).read_text().split()
+    except OSError as error:
+        raise ValueError(
+            f"no DVS-Gesture in {folder}: cannot read {name} ({error.strerror}); unpack DvsGesture.tar.gz there"
+        ) from None
+    paths = [folder / trial for trial in names]
+    if missing := [path for path in paths if not path.is_file()]:
+        raise ValueError(f"{folder / name} names {missing[0].name}, which is not there; unpack the official set again")
+    return paths
+
+
+def _from_file(path: Path, clips: list[Clip], slicing: Slicing) -> Made:
+    events = read(path, on_error="skip")
+    result = made([events.between(a, b) for _, a, b in clips], slicing, [a for _, a, _ in clips])
+    return Made(result.frames, result.events, result.seconds, dict(events.skipped), result.clipped)

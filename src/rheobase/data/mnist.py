@@ -1,0 +1,64 @@
+"""MNIST (Y. LeCun et al., 1998) and Fashion-MNIST (H. Xiao et al., 2017) from the four official idx files."""
+
+import gzip
+import zlib
+from math import prod
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rheobase.data.dataset import Dataset, Split, channel_moments
+
+CLASSES = {
+    "mnist": tuple("0123456789"),
+    "fashion-mnist": (
+        "T-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot",
+    ),
+}  # fmt: skip
+
+
+def load(name: str, root: Path) -> Dataset:
+    """From `root` or a folder of the usual name in it; files may be packed with gzip."""
+    folders = [root, root / name, root / "MNIST" / "raw", root / "FashionMNIST" / "raw"]
+    folder = next((f for f in folders if any(f.glob("train-images*"))), None)
+    if folder is None:
+        raise ValueError(f"no {name} in {root}: expected train-images-idx3-ubyte and the three other official files")
+    train, test = (_split(folder, part) for part in ("train", "t10k"))
+    mean, std = channel_moments(train.images)
+    return Dataset(name, train, test, CLASSES[name], mean, std)
+
+
+def _split(folder: Path, part: str) -> Split:
+    images, labels = read_idx(_find(folder, f"{part}-images", 3)), read_idx(_find(folder, f"{part}-labels", 1))
+    if images.ndim != 3 or images.shape[1:] != (28, 28) or labels.shape != images.shape[:1] or labels.max() > 9:
+        raise ValueError(f"{folder}: expected as many labels from 0 to 9 as {part} images of 28 x 28")
+    return Split(images[:, None], labels.long())
+
+
+def _find(folder: Path, stem: str, dimensions: int) -> Path:
+    for separator in "-.":
+        for suffix in ("", ".gz"):
+            path = folder / f"{stem}{separator}idx{dimensions}-ubyte{suffix}"
+            if path.is_file():
+                return path
+    raise ValueError(f"{folder / stem}-idx{dimensions}-ubyte is not there; get the four official files")
+
+
+def read_idx(path: Path) -> Tensor:
+    """The bytes in an idx file: two zeros, type 8, number of dimensions, their big-endian sizes, values."""
+    try:
+        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    except (OSError, EOFError, zlib.error) as error:
+        raise ValueError(f"cannot read {path}: {error}; get the official file again") from None
+    dimensions = content[3] if content[:3] == b"\0\0\x08" and len(content) > 3 else 0
+    start = 4 + 4 * dimensions
+    if not dimensions or len(content) < start:
+        raise ValueError(f"{path}: not an idx file of bytes at byte 0; get the official file again")
+    shape = np.frombuffer(content, ">u4", dimensions, 4).tolist()
+    if prod(shape) != len(content) - start:
+        raise ValueError(
+            f"{path}: {len(content) - start} values from byte {start} on, expected {prod(shape)}; get the file again"
+        )
+    return torch.frombuffer(bytearray(content[start:]), dtype=torch.uint8).view(shape)

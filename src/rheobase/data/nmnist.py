@@ -1,0 +1,68 @@
+"""N-MNIST (G. Orchard et al., 2015): MNIST digits before a moving camera of 34 x 34 pixels.
+
+The official set has folders Train and Test with a folder of .bin files per digit. A file .npz of many recordings is
+read as well: arrays t, x, y, p, the offsets of the recordings, their labels, and is_test.
+"""
+
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rheobase.data.cache import Made
+from rheobase.data.events import binary, npz
+from rheobase.data.eventset import EventDataset, Slicing, build, jobs_of_files, made
+
+CLASSES = tuple("0123456789")
+
+
+def load(root: Path, **options: int | bool) -> EventDataset:
+    """10 slices of 30 ms at full size: three movements of the camera in 300 ms."""
+    slicing = Slicing(window=30_000, timesteps=10, size=34).changed(**options)
+    if root.suffix == ".npz":
+        arrays = read_arrays(root)
+        job = partial(_from_arrays, arrays, str(root), slicing)
+        labels, is_test = arrays["labels"].tolist(), arrays["is_test"].astype(bool).tolist()
+        return build("nmnist", CLASSES, labels, is_test, slicing, [job], files=[root])
+    files: list[Path] = []
+    labels, is_test = [], []
+    for part in ("Train", "Test"):
+        for label, name in enumerate(CLASSES):
+            paths = sorted((root / part / name).glob("*.bin"))
+            if not paths:
+                raise ValueError(
+                    f"no N-MNIST in {root}: expected .bin files in {root / part / name}; unpack Train.zip and Test.zip"
+                )
+            files += paths
+            labels += [label] * len(paths)
+            is_test += [part == "Test"] * len(paths)
+    return build("nmnist", CLASSES, labels, is_test, slicing, jobs_of_files(files, slicing), files=files)
+
+
+def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
+    """The arrays of a file of many recordings."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise ValueError(f"cannot read {path}: {error.strerror}") from None
+    names = ("t", "x", "y", "p", "offsets", "labels", "is_test")
+    arrays = npz.arrays(content, str(path), names)
+    if missing := [name for name in names if name not in arrays]:
+        raise ValueError(f"{path}: no array {missing[0]}; expected {', '.join(names)}")
+    offsets, number = arrays["offsets"], len(arrays["labels"])
+    if len(offsets) != number + 1 or len(arrays["is_test"]) != number or (np.diff(offsets) < 0).any():
+        raise ValueError(f"{path}: expected one label and one is_test for every two neighbouring, rising offsets")
+    if number == 0 or offsets[0] != 0 or offsets[-1] != len(arrays["t"]) or arrays["labels"].max() >= len(CLASSES):
+        raise ValueError(f"{path}: expected offsets from 0 to the number of events, and labels from 0 to 9")
+    return arrays
+
+
+def _from_arrays(arrays: dict[str, NDArray[Any]], source: str, slicing: Slicing) -> Made:
+    recordings = [
+        npz.from_arrays({name: arrays[name][a:b] for name in "txyp"}, source, binary.NMNIST, "raise")
+        for a, b in pairwise(arrays["offsets"].tolist())
+    ]
+    return made(recordings, slicing)
