@@ -320,7 +320,28 @@ def resnet8(
     )
 
 
+def plain5(
+    num_classes: int = 10,
+    in_channels: int = 2,
+    image_size: int = 34,
+    soma: SomaFactory = Soma,
+    memory: str = "speed",
+    **neuron: Any,
+) -> SpikingNet:
+    """Small, for event cameras of few pixels: 32, 64 and 64 channels without shortcuts, and a hidden layer."""
+    return SpikingNet(
+        stem=_stem(in_channels, 32, stride=2),
+        stages=[(PlainBlock, 64, 1, 2), (PlainBlock, 64, 1, 1)],
+        global_pool=False,
+        num_classes=num_classes,
+        image_size=image_size,
+        soma=partial(soma, **neuron),
+        memory=memory,
+    )
+
+
 MODELS: dict[str, Callable[..., SpikingNet]] = {
+    "plain5": plain5,
     "plain20": plain20,
     "resnet8": resnet8,
     "resnet17": resnet17,

@@ -251,20 +251,18 @@ def dvscifar10_resnet19() -> Recipe:
     )
 
 
-def nmnist_resnet8() -> Recipe:
+def nmnist() -> Recipe:
     """N-MNIST, or a subset of it: a small network for any computer."""
     return Recipe(
-        name="nmnist_resnet8",
+        name="nmnist",
         data="nmnist",
-        network="resnet8",
-        timesteps=10,
-        epochs=20,
+        network="plain5",
+        timesteps=6,
+        epochs=16,
         batch_size=50,
         nesterov=True,
         weight_decay=5e-4,
         schedule="cosine",
-        loss="steps",
-        label_smoothing=0.1,
         padding=2,
     )
 
@@ -304,7 +302,7 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     "dvsgesture_resnet17": dvsgesture_resnet17,
     "dvscifar10_resnet19": dvscifar10_resnet19,
     "dvscifar10_simulated": dvscifar10_simulated,
-    "nmnist_resnet8": nmnist_resnet8,
+    "nmnist": nmnist,
     "digits_dvs": digits_dvs,
 }
 

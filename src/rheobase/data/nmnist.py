@@ -20,8 +20,8 @@ CLASSES = tuple("0123456789")
 
 
 def load(root: Path, **options: int | bool) -> EventDataset:
-    """10 slices of 30 ms at full size: three movements of the camera in 300 ms."""
-    slicing = Slicing(window=30_000, timesteps=10, size=34).changed(**options)
+    """6 slices of 50 ms at full size: two for each of the three movements of the camera."""
+    slicing = Slicing(window=50_000, timesteps=6, size=34).changed(**options)
     if root.suffix == ".npz":
         arrays = read_arrays(root)
         job = partial(_from_arrays, arrays, str(root), slicing)
