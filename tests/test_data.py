@@ -22,8 +22,8 @@ def test_digits_are_all_there_and_every_fifth_is_held_out() -> None:
 
 
 def test_unknown_data_set_names_the_known() -> None:
-    with pytest.raises(ValueError, match=r"unknown data set 'mnist'; choose one of digits"):
-        data.load("mnist")
+    with pytest.raises(ValueError, match=r"unknown data set 'svhn'; choose one of digits"):
+        data.load("svhn")
 
 
 def test_channel_moments_are_those_of_numpy() -> None:

@@ -14,8 +14,9 @@ from rheobase.models import MODELS, SpikingNet, build
 from rheobase.nn import Soma
 
 every_network = pytest.mark.parametrize("name", MODELS)
-NATIVE_SIZE = {"plain20": 32, "resnet8": 8, "resnet17": 32, "resnet19": 32}  # 224 for the others
+NATIVE_SIZE = {"plain5": 34, "plain20": 32, "resnet8": 8, "resnet17": 32, "resnet19": 32}  # 224 for the others
 SMALL: dict[str, dict[str, int]] = {  # as far as the strides allow
+    "plain5": {"image_size": 8},
     "plain20": {"image_size": 8, "channels": 16},
     "resnet8": {"image_size": 8},
     "resnet17": {"image_size": 8},
@@ -38,6 +39,7 @@ def images(net: SpikingNet, size: int, count: int = 3) -> Tensor:
 @pytest.mark.parametrize(
     ("name", "layers"),
     [
+        ("plain5", 5),
         ("plain20", 20),
         ("resnet8", 8),
         ("resnet17", 17),
@@ -60,6 +62,8 @@ def test_layers(name: str, layers: int) -> None:
 @pytest.mark.parametrize(
     ("name", "parameters"),
     [
+        # convolutions 576 + 18432 + 36864, fc 262144 + 2570, tdBN 832
+        ("plain5", 321_418),
         ("plain20", 4_828_106),
         ("resnet8", 77_786),
         ("resnet17", 1_872_523),
@@ -77,6 +81,7 @@ def test_parameters(name: str, parameters: int) -> None:
 @pytest.mark.parametrize(
     ("name", "multiplications", "precision"),
     [
+        ("plain5", 4.910e6, 1e-3),
         ("plain20", 6.477e8, 1e-3),
         ("resnet8", 7.635e5, 1e-3),
         ("resnet17", 1.307e8, 1e-3),
@@ -97,6 +102,7 @@ def test_multiplications_per_step(name: str, multiplications: float, precision: 
 @pytest.mark.parametrize(
     ("name", "size", "sizes"),
     [
+        ("plain5", 34, [17, 9]),
         ("plain20", 32, [32]),
         ("resnet8", 8, [8, 4, 2]),
         ("resnet17", 32, [32, 16, 8]),
@@ -271,7 +277,7 @@ def net19() -> SpikingNet:
         (
             lambda: build("resnet18"),
             "unknown network 'resnet18'; choose one of "
-            "plain20, resnet8, resnet17, resnet19, resnet34, resnet34_large, resnet50",
+            "plain5, plain20, resnet8, resnet17, resnet19, resnet34, resnet34_large, resnet50",
         ),
         (lambda: build("resnet8", num_classes=0), "expected at least one class, got num_classes=0"),
         (lambda: build("resnet19", image_size=7), "image_size 7 is too small for the strides: expected at least 8"),

@@ -12,7 +12,7 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
-from rheobase import __version__, cli_deploy
+from rheobase import __version__, cli_data, cli_deploy
 
 if TYPE_CHECKING:
     from rheobase.recipes import Recipe
@@ -176,6 +176,7 @@ def models() -> None:
     console.print(table, soft_wrap=False)
 
 
+cli_data.register(app)
 cli_deploy.register(app)
 
 
