@@ -82,15 +82,16 @@ def prepared(
 
 
 def _open(entry: Path, shape: tuple[int, ...]) -> Prepared | None:
+    if not entry.is_dir():
+        return None
     try:
         about = json.loads((entry / "about.json").read_text())
-        intact = _digest(entry / "frames.bin") == about.pop("sha256")
-        found = Prepared(frames=_mapped(entry / "frames.bin", shape), **about) if intact else None
+        if _digest(entry / "frames.bin") == about.pop("sha256"):
+            return Prepared(frames=_mapped(entry / "frames.bin", shape), **about)
     except (FileNotFoundError, ValueError, KeyError, TypeError):
-        found = None
-    if found is None:  # what a damaged disk left behind is made again
-        shutil.rmtree(entry, ignore_errors=True)
-    return found
+        pass
+    shutil.rmtree(entry, ignore_errors=True)  # what a damaged disk left behind is made again
+    return None
 
 
 def _mapped(path: Path, shape: tuple[int, ...]) -> Tensor:
