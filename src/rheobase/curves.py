@@ -8,14 +8,19 @@ from rheobase.progress import Reporter
 Row = dict[str, Any]
 
 
-def plot(rows: list[Row], path: Path) -> None:
-    """Loss and accuracy by epoch, as a picture."""
+def figure(width: float, height: float) -> Any:
+    """An empty figure of matplotlib, in inches."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
         raise ValueError("a plot needs the package matplotlib; install rheobase[plots]") from None
-    figure = Figure(figsize=(9, 3.5), layout="constrained")
-    losses, accuracies = figure.subplots(1, 2)
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def plot(rows: list[Row], path: Path) -> None:
+    """Loss and accuracy by epoch, as a picture."""
+    picture = figure(9, 3.5)
+    losses, accuracies = picture.subplots(1, 2)
     for axes, names, scale in (
         (losses, ("loss", "test_loss"), 1),
         (accuracies, ("train_accuracy", "test_accuracy"), 100),
@@ -28,7 +33,7 @@ def plot(rows: list[Row], path: Path) -> None:
         axes.legend()
     losses.set_ylabel("loss")
     accuracies.set_ylabel("accuracy, %")
-    figure.savefig(path, dpi=120)
+    picture.savefig(path, dpi=120)
 
 
 class TensorBoard(Reporter):

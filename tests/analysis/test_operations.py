@@ -38,10 +38,10 @@ def test_counts_by_hand() -> None:
     assert (decode.effective, decode.from_spikes) == (5 * 3, 5 * 2 * 3)  # one average of two spikes
     assert found.neuron_updates == 5 * 32
     assert found.activation_sparsity == pytest.approx(1 - 2 / 32)
-    assert found.count() == (0, 30 + 15)
-    assert found.count(fold_pooling=True) == (30, 30)
-    assert found.count(encode_once=True) == (0, 6 + 15)
-    assert found.energy(mac=2.0, addition=1.0) == pytest.approx(90e-12)
+    assert found.count() == (0, 5 * (32 + 24))
+    assert found.count(fold_pooling=True) == (30, 5 * 32)
+    assert found.count(encode_once=True) == (0, 32 + 5 * 24)
+    assert found.energy(mac=2.0, addition=1.0) == pytest.approx(2 * 5 * 56e-12)
     assert found.dense_energy(mac=2.0) == pytest.approx(2 * 56e-12)
     names = found.neurobench()
     assert (names["Effective_MACs"], names["Effective_ACs"], names["Dense"]) == (45, 0, 5 * 56)

@@ -69,6 +69,7 @@ def isometry(
     law = observable(network)
     assert isinstance(law, SpikingNet)
     set_memory(law, "speed")
+    law.requires_grad_(False)  # derivatives with respect to weights are not asked for
     found = somas(law)
     ends = ["soma", *(_last(f"body.{name}", block) for name, block in law.body.named_children())]
     arrived: dict[str, Tensor] = {}  # the current into a boundary

@@ -53,15 +53,16 @@ class Operations:
         return sum(layer.dense for layer in self.layers)
 
     def count(self, *, fold_pooling: bool = False, encode_once: bool = False) -> tuple[float, float]:
-        """(additions, multiplications) of the synapses; a multiplication's own addition is not counted again."""
+        """(additions, multiplications) of the synapses; a multiplication's own addition is not counted again.
+
+        Values that are no spikes are multiplied whether or not they are zero, as the paper counts.
+        """
         additions = multiplications = 0.0
         for layer in self.layers:
             if layer.fed_by == "spikes" or (layer.fed_by == "averages" and fold_pooling):
                 additions += layer.from_spikes
-            elif layer.fed_by == "image" and encode_once:
-                multiplications += layer.effective / self.timesteps
             else:
-                multiplications += layer.effective
+                multiplications += layer.dense * (1 if encode_once and layer.fed_by == "image" else self.timesteps)
         return additions, multiplications
 
     def energy(
@@ -76,11 +77,10 @@ class Operations:
         return self.dense * mac * 1e-12
 
     def neurobench(self) -> dict[str, float]:
-        """The same quantities under the names of NeuroBench."""
-        additions, multiplications = self.count()
+        """The same quantities under the names of NeuroBench, which leaves out zeros everywhere."""
         return {
-            "Effective_MACs": multiplications,
-            "Effective_ACs": additions,
+            "Effective_MACs": sum(layer.effective for layer in self.layers if layer.fed_by != "spikes"),
+            "Effective_ACs": sum(layer.effective for layer in self.layers if layer.fed_by == "spikes"),
             "Dense": self.dense * self.timesteps,
             "ActivationSparsity": self.activation_sparsity,
             "ConnectionSparsity": self.connection_sparsity,

@@ -163,3 +163,17 @@ def observable(network: nn.Module) -> nn.Module:
 
 def somas(network: nn.Module) -> dict[str, LawSoma]:
     return {name: module for name, module in network.named_modules() if isinstance(module, LawSoma)}
+
+
+@torch.no_grad()
+def settle(network: nn.Module, images: Tensor, timesteps: int) -> None:
+    """Make the running statistics of an untrained network those of this batch, so that it can be evaluated."""
+    found = [module for module in network.modules() if isinstance(module, Soma)]
+    before = [(soma.momentum, soma.training) for soma in found]
+    for soma in found:
+        soma.momentum = 1.0
+        soma.train()
+    network(images, timesteps)
+    for soma, (momentum, training) in zip(found, before, strict=True):
+        soma.momentum = momentum
+        soma.train(training)

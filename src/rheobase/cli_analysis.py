@@ -1,0 +1,159 @@
+"""The commands of analysis: analyze, paper, report. `register` adds them to the command line."""
+
+from enum import StrEnum
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from rheobase.paper.result import Result
+
+console = Console(highlight=False, soft_wrap=True)
+
+DataOption = Annotated[Path | None, typer.Option(help="Folder with the data set.")]
+ImagesOption = Annotated[int, typer.Option(min=1, help="Test images to look at.")]
+
+
+class Item(StrEnum):
+    fig2 = "fig2"
+    fig3 = "fig3"
+    fig4 = "fig4"
+    fig6 = "fig6"
+    table1 = "table1"
+    table2 = "table2"
+    table3 = "table3"
+    table6 = "table6"
+    theorem1 = "theorem1"
+    theorem2 = "theorem2"
+    ablation = "ablation"
+
+
+def register(app: typer.Typer) -> None:
+    for command in (analyze, paper, report):
+        app.command()(command)
+
+
+def analyze(
+    run: Annotated[Path | None, typer.Argument(help="Folder of a run.")] = None,
+    network: Annotated[str | None, typer.Option(help="A network before any training, instead of a run.")] = None,
+    data: DataOption = None,
+    images: ImagesOption = 64,
+) -> None:
+    """Look inside a trained run, or ask whether a network will train."""
+    from rheobase.inspection import inspect_network, inspect_run
+
+    if (run is None) == (network is None):
+        raise ValueError("analyze a run or a network: rheobase analyze RUN, or rheobase analyze --network resnet19")
+    if network is not None:
+        found = inspect_network(network)
+        table = _table("block", "phi by timestep", "varphi by timestep")
+        for block in found["blocks"]:
+            steps = block["steps"]
+            table.add_row(
+                block["name"],
+                "  ".join(f"{e['phi']:.2f} +- {e['phi_error']:.2f}" for e in steps),
+                "  ".join(f"{e['varphi']:.2f}" for e in steps),
+            )
+        console.print(f"{network} at initialisation, on noise")
+        console.print(table, soft_wrap=False)
+    else:
+        assert run is not None
+        found = inspect_run(run, data=data, images=images)
+        table = _table("layer", "neurons", "spikes per neuron and step", "never fire", "always fire")
+        for layer in found["layers"]:
+            table.add_row(
+                layer["name"],
+                str(layer["neurons"]),
+                f"{layer['rate']:.3f}",
+                f"{100 * layer['dead']:.0f} %",
+                f"{100 * layer['saturated']:.0f} %",
+            )
+        console.print(table, soft_wrap=False)
+        done = found["operations"]
+        console.print(
+            f"{done['additions']:.3g} additions and {done['multiplications']:.3g} multiplications per image, "
+            f"{1e3 * done['joule']:.3g} mJ; without spikes {done['dense']:.3g} of each, "
+            f"{1e3 * done['dense_joule']:.3g} mJ"
+        )
+    console.print("findings:" if found["findings"] else "findings: none, every layer is in good health")
+    for sentence in found["findings"]:
+        console.print(f"  {sentence}", markup=False)
+
+
+def paper(
+    item: Annotated[Item, typer.Argument(help="Figure, table or theorem of the paper, or the ablation.")],
+    runs: Annotated[list[Path] | None, typer.Argument(help="Folders of runs, for tables and Fig. 6.")] = None,
+    data: DataOption = None,
+    out: Annotated[Path, typer.Option(help="Folder for data and pictures.")] = Path("results/paper"),
+) -> None:
+    """Compute a figure, table or theorem of the paper anew: data, picture, comparison."""
+    import torch
+
+    torch.set_num_threads(1)  # many small operations: a second thread mostly waits
+    result = _compute(item, list(runs or []), data)
+    console.print(f"{result.title} ({result.source})", markup=False)
+    for sentence in result.comparison:
+        console.print(f"  {sentence}", markup=False)
+    written = [result.save(out)]
+    if find_spec("matplotlib"):
+        from rheobase import figures
+
+        written += figures.draw(result, out)
+    else:
+        console.print("for pictures, install rheobase[plots]", markup=False)
+    console.print(f"wrote {', '.join(map(str, written))}", markup=False)
+
+
+def report(
+    run: Annotated[Path, typer.Argument(help="Folder of a run.")],
+    data: DataOption = None,
+    images: ImagesOption = 360,
+    out: Annotated[Path | None, typer.Option(help="File to write; otherwise report.html in the run.")] = None,
+) -> None:
+    """Write one HTML file that shows a run from inside; it needs no network."""
+    target = write_report(run, data=data, images=images, out=out)
+    console.print(f"wrote {target} ({target.stat().st_size / 2**20:.2f} MB); open it in a browser", markup=False)
+
+
+def write_report(run: Path, *, data: Path | None = None, images: int = 360, out: Path | None = None) -> Path:
+    from rheobase.inspection import inspect_run
+    from rheobase.report import render
+
+    target = out or run / "report.html"
+    target.write_text(render(inspect_run(run, data=data, images=images)))
+    return target
+
+
+def _compute(item: Item, runs: list[Path], data: Path | None) -> "Result":
+    from rheobase.paper import inference, theory, training
+
+    if item in (Item.table1, Item.table2, Item.table3):
+        return training.table(item.value, runs)
+    if item in (Item.fig6, Item.table6):
+        if len(runs) > 1:
+            raise ValueError(f"{item} looks at one run, got {len(runs)}")
+        options: dict[str, Any] = {"run": runs[0] if runs else None, "data": data}
+        return inference.fig6(**options) if item is Item.fig6 else inference.table6(**options)
+    if runs:
+        raise ValueError(f"{item} needs no run; leave out {runs[0]}")
+    if item is Item.fig2:
+        return training.fig2(data=data)
+    if item is Item.ablation:
+        return training.ablation(data=data)
+    if item is Item.theorem1:
+        return theory.theorem1()
+    if item is Item.theorem2:
+        return theory.theorem2()
+    return theory.fig3() if item is Item.fig3 else theory.fig4()
+
+
+def _table(*headings: str) -> Table:
+    table = Table(box=SIMPLE, padding=0, collapse_padding=True, pad_edge=False)
+    for heading in headings:
+        table.add_column(heading, no_wrap=True)
+    return table

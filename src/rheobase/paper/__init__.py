@@ -1,0 +1,1 @@
+"""The figures, tables and theorems of the paper, computed anew: each a function that returns a `Result`."""

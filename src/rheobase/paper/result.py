@@ -1,0 +1,49 @@
+"""What a figure or table of the paper consists of here: plain data, charts, and sentences that compare."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rheobase.runs import environment
+
+
+@dataclass(frozen=True)
+class Chart:
+    """Lines, or bars side by side, one series each: label -> (x, y)."""
+
+    title: str
+    x: str
+    y: str
+    series: Mapping[str, tuple[Sequence[float | str], Sequence[float]]]
+    bars: bool = False
+    log: bool = False
+
+
+@dataclass(frozen=True)
+class Result:
+    name: str
+    title: str
+    source: str
+    """What it was computed on, said in the title of the picture."""
+    data: dict[str, Any]
+    comparison: list[str]
+    """How it compares with the paper, sentence by sentence."""
+    charts: list[Chart] = field(default_factory=list)
+
+    def save(self, folder: Path) -> Path:
+        """As JSON into `folder`."""
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"{self.name}.json"
+        content = {
+            "title": self.title,
+            "source": self.source,
+            "comparison": self.comparison,
+            "data": self.data,
+            "environment": environment(torch.device("cpu")),
+        }
+        path.write_text(json.dumps(content, indent=1) + "\n")
+        return path

@@ -1,0 +1,213 @@
+"""Theorem 1, Theorem 2, Fig. 3 and Fig. 4: what needs no data."""
+
+from dataclasses import asdict
+from itertools import pairwise
+from typing import Any
+
+import torch
+
+from rheobase.analysis.distributions import firing_distribution, membrane_distribution
+from rheobase.analysis.isometry import isometry, predicted_phi, predicted_varphi, probe
+from rheobase.analysis.somas import LawSoma
+from rheobase.models import build
+from rheobase.nn import Conv2d
+from rheobase.paper.result import Chart, Result
+
+V_TH, DECAY = 0.5, 0.25
+SIMULATED = "simulated currents"
+
+
+def theorem1(*, channels: int = 128, blocks: int = 3, probes: int = 6) -> Result:
+    """phi and varphi of LIF - convolution - tdBN at initialisation beside a calculation; then of whole networks."""
+    rows = [_wide_blocks(r, channels, blocks, probes) for r in (1.0, 1.8, 2.0, 3.0)]
+    networks: list[dict[str, Any]] = []
+    for name, size, images, decay in (
+        ("plain20", 8, 8, 0.0),
+        ("plain20", 8, 8, DECAY),
+        ("resnet19", 8, 8, 0.0),
+        ("resnet19", 8, 8, DECAY),
+        ("resnet50", 64, 4, DECAY),
+    ):
+        torch.manual_seed(0)
+        network = build(name, num_classes=10, in_channels=3, image_size=size, decay=decay)
+        found = isometry(network, torch.randn(images, 3, size, size), 2, probes=2)
+        networks.append({"network": name, "decay": decay, "blocks": [asdict(b) for b in found]})
+    worst = max(abs(row["phi"] / row["predicted_phi"] - 1) for row in rows)
+    by_ratio = {row["ratio"]: row for row in rows}
+    comparison = [
+        "The paper: phi(J J^T) = 1 in every block at decay 0, and varphi(J J^T) near 0 for isometry (Lemma 1).",
+        f"Here phi follows [Phi(1 + r/2) - Phi(1 - r/2)] / (r^2 p (1 - p)) with r = width / v_th, p = 1 - Phi(1), "
+        f"to {100 * worst:.1f} % at worst: {by_ratio[1.0]['phi']:.3f} at r = 1, {by_ratio[1.8]['phi']:.3f} at 1.8, "
+        f"{by_ratio[2.0]['phi']:.3f} at 2, {by_ratio[3.0]['phi']:.3f} at 3. It is 1 near r = 1.8 only.",
+        f"varphi is not near 0: {by_ratio[2.0]['varphi']:.2f} at r = 2 (predicted phi^2 / P = "
+        f"{by_ratio[2.0]['predicted_varphi']:.2f}). Half of the neurons pass no gradient, "
+        "the others more than their share.",
+        *(_range(entry) for entry in networks),
+    ]
+    charts = [
+        Chart(
+            "LIF - convolution - tdBN, decay 0",
+            "width / v_th",
+            "phi",
+            {
+                "measured": ([row["ratio"] for row in rows], [row["phi"] for row in rows]),
+                "calculated": ([0.8 + 0.1 * i for i in range(25)], [predicted_phi(0.8 + 0.1 * i) for i in range(25)]),
+                "the paper": ([0.8, 3.2], [1.0, 1.0]),
+            },
+        ),
+        Chart(
+            "networks at initialisation",
+            "block",
+            "phi, mean over timesteps",
+            {
+                f"{entry['network']}, decay {entry['decay']:g}": (
+                    list(range(1, len(entry["blocks"]) + 1)),
+                    [sum(e["phi"] for e in b["steps"]) / len(b["steps"]) for b in entry["blocks"]],
+                )
+                for entry in networks
+            },
+        ),
+    ]
+    return Result(
+        "theorem1",
+        "Theorem 1: gradient norm per block",
+        "noise, at initialisation",
+        {"v_th": V_TH, "channels": channels, "ratios": rows, "networks": networks},
+        comparison,
+        charts,
+    )
+
+
+def _wide_blocks(ratio: float, channels: int, blocks: int, probes: int) -> dict[str, float]:
+    """Means over a chain of blocks that starts with currents N(0, v_th^2); convolutions wrap around: no borders."""
+    torch.manual_seed(0)
+    random = torch.Generator().manual_seed(1)
+    current = V_TH * torch.randn(1, 8, channels, 8, 8)
+    estimates = []
+    for _ in range(blocks):
+        conv = Conv2d(channels, channels, 3, padding=1, padding_mode="circular", bias=False)
+        soma = LawSoma(channels, decay=0.0, v_th=V_TH, width=ratio * V_TH)
+        start = current.detach().requires_grad_()
+        current = soma.current(conv(soma.fire(start)))
+        estimates.append(probe(current, start, torch.ones_like(current, dtype=torch.bool), probes, random))
+    n = len(estimates)
+    return {
+        "ratio": ratio,
+        "phi": sum(e.phi for e in estimates) / n,
+        "phi_error": sum(e.phi_error**2 for e in estimates) ** 0.5 / n,
+        "predicted_phi": predicted_phi(ratio),
+        "varphi": sum(e.varphi for e in estimates) / n,
+        "varphi_error": sum(e.varphi_error**2 for e in estimates) ** 0.5 / n,
+        "predicted_varphi": predicted_varphi(ratio),
+    }
+
+
+def _range(entry: dict[str, Any]) -> str:
+    phis = [e["phi"] for b in entry["blocks"] for e in b["steps"]]
+    product = 1.0
+    for b in entry["blocks"]:
+        product *= sum(e["phi"] for e in b["steps"]) / len(b["steps"])
+    return (
+        f"{entry['network']} at decay {entry['decay']:g}, r = 2: phi from {min(phis):.2f} to {max(phis):.2f}; "
+        f"their product over {len(entry['blocks'])} blocks is {product:.2g}."
+    )
+
+
+def theorem2(*, timesteps: int = 8, neurons: int = 200_000) -> Result:
+    """Variance of u against sigma^2 (1 - decay^(2t)) / (1 - decay^2), without and with resets."""
+    rows = []
+    for decay in (0.25, 0.5):
+        for sigma in (0.1 * V_TH, V_TH, 2 * V_TH):
+            found = membrane_distribution(sigma, decay=decay, v_th=V_TH, timesteps=timesteps, neurons=neurons)
+            row = asdict(found)
+            del row["histogram"]
+            rows.append({"decay": decay, **row})
+    quiet = [row for row in rows if max(row["fired"]) < 1e-4]
+    worst = max(abs(m / c - 1) for row in quiet for m, c in zip(row["variance"], row["without_reset"], strict=True))
+    at = {(row["decay"], row["sigma"]): row for row in rows}
+    standard = at[DECAY, V_TH]
+    half = at[0.5, V_TH]
+    comparison = [
+        "The paper: u is normal with a variance proportional to that of x, about sigma^2 (1 + decay^2).",
+        f"Where no neuron fires, the variance is sigma^2 (1 - decay^(2t)) / (1 - decay^2), to {100 * worst:.2f} % "
+        "here; the paper's two terms are the first two of this sum.",
+        f"With tdBN's sigma = v_th, resets bend it: at decay 0.25 and step {timesteps} it is "
+        f"{standard['variance'][-1] / V_TH**2:.3f} sigma^2 (without resets "
+        f"{standard['without_reset'][-1] / V_TH**2:.3f}, two terms {standard['two_terms'][-1] / V_TH**2:.3f}), "
+        f"at decay 0.5 {half['variance'][-1] / V_TH**2:.3f} ({half['without_reset'][-1] / V_TH**2:.3f}).",
+        f"Resets remove large potentials only, so u is neither normal nor centred: its mean is "
+        f"{standard['mean'][-1] / V_TH:.3f} v_th at decay 0.25, {half['mean'][-1] / V_TH:.3f} v_th at 0.5.",
+    ]
+    charts = [
+        Chart(
+            f"decay {decay:g}",
+            "timestep",
+            "variance of u / sigma^2",
+            {
+                **{
+                    f"sigma = {row['sigma'] / V_TH:g} v_th": (
+                        list(range(1, timesteps + 1)),
+                        [v / row["sigma"] ** 2 for v in row["variance"]],
+                    )
+                    for row in rows
+                    if row["decay"] == decay
+                },
+                "no reset": (
+                    list(range(1, timesteps + 1)),
+                    [v / V_TH**2 for v in at[decay, V_TH]["without_reset"]],
+                ),
+                "two terms": (list(range(1, timesteps + 1)), [v / V_TH**2 for v in at[decay, V_TH]["two_terms"]]),
+            },
+        )
+        for decay in (0.25, 0.5)
+    ]
+    return Result("theorem2", "Theorem 2: variance of the potential", SIMULATED, {"rows": rows}, comparison, charts)
+
+
+def fig3(*, timesteps: int = 6) -> Result:
+    """Histograms of the potential for several variances of the current, at the paper's decay of 0.25."""
+    found = [
+        membrane_distribution(ratio * V_TH, decay=DECAY, v_th=V_TH, timesteps=timesteps) for ratio in (0.5, 1.0, 2.0)
+    ]
+    series = {}
+    for f in found:
+        centres = [(a + b) / 2 for a, b in pairwise(f.histogram.edges)]
+        series[f"sigma = {f.sigma / V_TH:g} v_th"] = (centres, f.histogram.density)
+    comparison = [
+        "The paper shows potentials that look like their currents. So do these: all steps together, the variance is "
+        + ", ".join(
+            f"{sum(f.variance) / timesteps / f.sigma**2:.3f} sigma^2 at sigma = {f.sigma / V_TH:g} v_th" for f in found
+        )
+        + ".",
+        "The variances that the paper drew are not stated; these are ours.",
+    ]
+    charts = [Chart("potential before reset, decay 0.25", "u", "density", series)]
+    return Result(
+        "fig3", "Fig. 3: membrane potential", SIMULATED, {"rows": [asdict(f) for f in found]}, comparison, charts
+    )
+
+
+def fig4(*, timesteps: int = 6) -> Result:
+    """Shares of neurons that fire k times, for several variances of the current."""
+    found = [
+        firing_distribution(ratio * V_TH, decay=DECAY, v_th=V_TH, timesteps=timesteps) for ratio in (0.25, 1.0, 4.0)
+    ]
+    counts = list(range(timesteps + 1))
+    low, middle, high = found
+    comparison = [
+        f"The paper: too small a variance silences neurons (a), too large a one makes them fire all the time (c). "
+        f"Here {100 * low.shares[0]:.1f} % never fire at sigma = v_th / 4, {100 * middle.shares[0]:.1f} % at v_th, "
+        f"{100 * high.shares[0]:.1f} % at 4 v_th.",
+        f"Rates are {low.rate:.4f}, {middle.rate:.3f} and {high.rate:.3f} per step. With currents that are independent "
+        "and centred, no variance makes a neuron fire at every step: the rate stays below one half.",
+    ]
+    charts = [
+        Chart(
+            f"{timesteps} timesteps, decay 0.25",
+            "spikes of a neuron",
+            "share of neurons",
+            {f"sigma = {f.sigma / V_TH:g} v_th": (counts, f.shares) for f in found},
+            bars=True,
+        )
+    ]
+    return Result("fig4", "Fig. 4: firing rates", SIMULATED, {"rows": [asdict(f) for f in found]}, comparison, charts)

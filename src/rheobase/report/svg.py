@@ -1,0 +1,240 @@
+"""Charts as inline SVG, coloured by the page's own variables so that they follow light and dark."""
+
+import struct
+import zlib
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+from html import escape
+from math import ceil, floor, isfinite, log10
+from typing import Any
+
+Series = Mapping[str, tuple[Sequence[float], Sequence[float]]]
+WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 360, 210, 46, 34, 8
+DASHES = ("", "6 3", "2 3", "8 3 2 3")
+
+
+def line_chart(series: Series, x: str, y: str, *, log: bool = False) -> str:
+    """Lines that differ in colour and in dashes; points say their values."""
+    series = {label: _finite(xs, ys, log) for label, (xs, ys) in series.items()}
+    every_x = [v for xs, _ in series.values() for v in xs]
+    every_y = [v for _, ys in series.values() for v in ys]
+    if not every_x:
+        return '<p class="note">nothing to draw</p>'
+    ticks, place_y = _axis(every_y, log)
+    low, high = min(every_x), max(every_x)
+
+    def place_x(v: float) -> float:
+        return LEFT + (v - low) / ((high - low) or 1) * (WIDTH - LEFT - 10)
+
+    parts = [_frame(ticks, place_y, x, y)]
+    step = max(1, ceil((high - low) / 6))
+    for i in range(7):
+        v = low + i * step
+        if v <= high:
+            parts.append(_text(place_x(v), HEIGHT - BOTTOM + 13, f"{v:g}", "middle"))
+    for i, (label, (xs, ys)) in enumerate(series.items()):
+        points = " ".join(f"{place_x(a):.1f},{place_y(b):.1f}" for a, b in zip(xs, ys, strict=True))
+        parts.append(f'<polyline class="line c{i % 4}" stroke-dasharray="{DASHES[i % 4]}" points="{points}"/>')
+        if len(xs) <= 60:
+            parts += [
+                f'<circle class="dot c{i % 4}" cx="{place_x(a):.1f}" cy="{place_y(b):.1f}" r="2.5">'
+                f"<title>{escape(label)} {a:g}: {b:.4g}</title></circle>"
+                for a, b in zip(xs, ys, strict=True)
+            ]
+    return _svg(parts, f"{y} against {x}") + _legend(list(series))
+
+
+def bar_chart(labels: Sequence[str], values: Sequence[float], x: str, y: str) -> str:
+    """Numbered bars; each says its label and value."""
+    ticks, place_y = _axis([0.0, *values], False)
+    wide = (WIDTH - LEFT - 10) / max(1, len(values))
+    parts = [_frame(ticks, place_y, x, y)]
+    every = ceil(len(values) / 18)
+    for i, (label, value) in enumerate(zip(labels, values, strict=True)):
+        left, top = LEFT + i * wide, place_y(value)
+        parts.append(
+            f'<rect class="bar" x="{left + wide * 0.1:.1f}" y="{top:.1f}" width="{wide * 0.8:.1f}" '
+            f'height="{HEIGHT - BOTTOM - top:.1f}"><title>{escape(label)}: {value:.4g}</title></rect>'
+        )
+        if i % every == 0:
+            parts.append(_text(left + wide / 2, HEIGHT - BOTTOM + 13, str(i + 1), "middle"))
+    return _svg(parts, f"{y} by {x}")
+
+
+def histogram(edges: Sequence[float], density: Sequence[float], mark: float, title: str) -> str:
+    """A small one, with a line at `mark`."""
+    width, height = 150, 74
+    low, high, top = edges[0], edges[-1], max(density) or 1
+
+    def place(v: float) -> float:
+        return (v - low) / (high - low) * width
+
+    parts = []
+    for a, b, d in zip(edges, edges[1:], density, strict=False):
+        tall = d / top * (height - 16)
+        parts.append(
+            f'<rect class="{"bar fired" if a >= mark else "bar"}" x="{place(a):.1f}" y="{height - 14 - tall:.1f}" '
+            f'width="{place(b) - place(a):.1f}" height="{tall:.1f}"/>'
+        )
+    parts.append(f'<line class="mark" x1="{place(mark):.1f}" x2="{place(mark):.1f}" y1="0" y2="{height - 14}"/>')
+    for v in (low, 0, high):
+        anchor = "start" if v == low else "end" if v == high else "middle"
+        parts.append(_text(place(v), height - 3, f"{v:g}", anchor))
+    return _svg(parts, title, width, height)
+
+
+def heat_map(matrix: Sequence[Sequence[int]], labels: Sequence[str]) -> str:
+    """Rows are classes, columns predictions; numbers where they fit."""
+    n = len(labels)
+    side = (WIDTH - 64) / n
+    size = 64 + n * side
+    parts = []
+    for i, row in enumerate(matrix):
+        total = sum(row) or 1
+        parts.append(_text(58, 4 + i * side + side / 2 + 3, labels[i][:9], "end"))
+        for j, count in enumerate(row):
+            share = count / total
+            said = f"{escape(labels[i])} seen as {escape(labels[j])}: {count}"
+            parts.append(
+                f'<rect class="cell" x="{62 + j * side:.1f}" y="{4 + i * side:.1f}" width="{side - 1:.1f}" '
+                f'height="{side - 1:.1f}" fill-opacity="{share:.3f}"><title>{said}</title></rect>'
+            )
+            if count and n <= 12:
+                ink = ' class="inverse"' if share > 0.5 else ""
+                x, y = 62 + (j + 0.5) * side, 4 + i * side + side / 2 + 3.5
+                parts.append(f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="middle"{ink}>{count}</text>')
+    if n <= 12:
+        parts += [
+            _text(62 + (j + 0.5) * side, 4 + n * side + 12, label[:4], "middle") for j, label in enumerate(labels)
+        ]
+    return _svg(parts, "confusion matrix", WIDTH, int(size - 60 + 20))
+
+
+def raster(layers: Mapping[str, Sequence[Sequence[int]]]) -> str:
+    """Spikes of a few neurons of every layer: time goes right, layers go down."""
+    steps = max(len(row) for rows in layers.values() for row in rows)
+    column = min(34.0, (WIDTH - 96) / steps)
+    parts, y = [], 4.0
+    for name, rows in layers.items():
+        tall = 3.4 * len(rows)
+        parts.append(_text(88, y + tall / 2 + 3, short(name), "end"))
+        parts.append(f'<rect class="band" x="92" y="{y:.1f}" width="{column * steps:.1f}" height="{tall:.1f}"/>')
+        for k, row in enumerate(rows):
+            parts += [
+                f'<rect class="spike" x="{92 + t * column + 1:.1f}" y="{y + 3.4 * k + 0.4:.1f}" '
+                f'width="{column - 2:.1f}" height="2.6"/>'
+                for t, fired in enumerate(row)
+                if fired
+            ]
+        y += tall + 5
+    every = ceil(steps / 8)
+    parts += [_text(92 + (t + 0.5) * column, y + 9, str(t + 1), "middle") for t in range(0, steps, every)]
+    return _svg(parts, "spikes over time", WIDTH, int(y + 16))
+
+
+def network(graph: Sequence[Mapping[str, Any]], rates: Mapping[str, float]) -> str:
+    """Layers of neurons from top to bottom; a shortcut runs around what it skips. Darker means busier."""
+    row, names = 34, ["input", *(node["name"] for node in graph)]
+    at = {name: 14 + i * row for i, name in enumerate(names)}
+    parts = []
+    busiest = max(rates.values(), default=1) or 1
+    for node in graph:
+        for route in node["routes"]:
+            start, end = at[route["source"]], at[node["name"]]
+            if end - start == row:
+                parts.append(f'<line class="edge" x1="150" x2="150" y1="{start + 10}" y2="{end - 10}"/>')
+                parts.append(_text(156, (start + end) / 2 + 4, route["kind"], "start"))
+            else:
+                bend = 270 + 12
+                parts.append(f'<path class="edge skip" d="M240 {start} C{bend} {start} {bend} {end} 240 {end}"/>')
+                parts.append(_text(276, (start + end) / 2 + 4, route["kind"], "start"))
+    for name in names:
+        rate = rates.get(name, 0) / busiest
+        shape = next((n["shape"] for n in graph if n["name"] == name), None)
+        said = short(name) if shape is None else f"{short(name)}  {'x'.join(map(str, shape))}"
+        parts.append(f'<rect class="node" x="60" y="{at[name] - 10}" width="180" height="20" rx="4"/>')
+        parts.append(
+            f'<rect class="cell" x="60" y="{at[name] - 10}" width="180" height="20" rx="4" '
+            f'fill-opacity="{0.45 * rate:.2f}"><title>{escape(name)}: {rates.get(name, 0):.3f}</title></rect>'
+        )
+        parts.append(_text(150, at[name] + 4, said, "middle"))
+    return _svg(parts, "the network", WIDTH, at[names[-1]] + 20)
+
+
+def picture(pixels: Sequence[Sequence[Sequence[int]]]) -> str:
+    """A data URI of a PNG of bytes [C, H, W]: grey for one channel, colour for three; two are red and green."""
+    channels, height, width = len(pixels), len(pixels[0]), len(pixels[0][0])
+    planes = [pixels[0]] if channels == 1 else [*pixels[:3], *[[[0] * width] * height] * (3 - min(3, channels))]
+    lines = b"".join(
+        b"\0" + bytes(planes[c][y][x] for x in range(width) for c in range(len(planes))) for y in range(height)
+    )
+    header = struct.pack(">IIBBBBB", width, height, 8, 0 if channels == 1 else 2, 0, 0, 0)
+
+    def chunk(kind: bytes, body: bytes) -> bytes:
+        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+    png = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(lines)) + chunk(b"IEND", b"")
+    return f"data:image/png;base64,{b64encode(png).decode()}"
+
+
+def short(name: str) -> str:
+    """`body.3.soma2` and `body_3_soma2` as `3.soma2`."""
+    return name.replace("_", ".").removeprefix("body.")
+
+
+def _finite(xs: Sequence[float], ys: Sequence[float], log: bool) -> tuple[list[float], list[float]]:
+    kept = [(a, b) for a, b in zip(xs, ys, strict=True) if isfinite(b) and (b > 0 or not log)]
+    return [a for a, _ in kept], [b for _, b in kept]
+
+
+def _axis(values: Sequence[float], log: bool) -> tuple[list[tuple[float, str]], Any]:
+    """Ticks (value, label), and the function from a value to its place."""
+    low, high = min(values), max(values)
+    if log:
+        bottom, top = floor(log10(low)), ceil(log10(high))
+        top = max(top, bottom + 1)
+        ticks = [(10.0**e, f"1e{e}") for e in range(bottom, top + 1, max(1, (top - bottom) // 4))]
+        return ticks, lambda v: HEIGHT - BOTTOM - (log10(v) - bottom) / (top - bottom) * (HEIGHT - BOTTOM - TOP)
+    span = (high - low) or abs(high) or 1
+    raw = span / 4
+    unit = 10.0 ** floor(log10(raw))
+    step = next(unit * m for m in (1, 2, 5, 10) if unit * m >= raw)
+    bottom_value, top_value = floor(low / step) * step, ceil(high / step) * step
+    top_value = max(top_value, bottom_value + step)
+    count = round((top_value - bottom_value) / step)
+    ticks = [(bottom_value + i * step, f"{bottom_value + i * step:.6g}") for i in range(count + 1)]
+    scale = (HEIGHT - BOTTOM - TOP) / (top_value - bottom_value)
+    return ticks, lambda v: HEIGHT - BOTTOM - (v - bottom_value) * scale
+
+
+def _frame(ticks: Sequence[tuple[float, str]], place_y: Any, x: str, y: str) -> str:
+    parts = []
+    for value, label in ticks:
+        place = place_y(value)
+        parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - 10}" y1="{place:.1f}" y2="{place:.1f}"/>')
+        parts.append(_text(LEFT - 5, place + 3.5, label, "end"))
+    parts.append(_text((LEFT + WIDTH) / 2, HEIGHT - 5, x, "middle"))
+    middle = (HEIGHT - BOTTOM) / 2
+    parts.append(
+        f'<text x="10" y="{middle}" text-anchor="middle" transform="rotate(-90 10 {middle})">{escape(y)}</text>'
+    )
+    return "".join(parts)
+
+
+def _text(x: float, y: float, words: str, anchor: str) -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(words)}</text>'
+
+
+def _legend(labels: Sequence[str]) -> str:
+    if len(labels) < 2:
+        return ""
+    keys = "".join(
+        f'<span><svg viewBox="0 0 24 8" width="24" height="8" aria-hidden="true"><line class="line c{i % 4}" x1="0" '
+        f'x2="24" y1="4" y2="4" stroke-dasharray="{DASHES[i % 4]}"/></svg>{escape(label)}</span>'
+        for i, label in enumerate(labels)
+    )
+    return f'<p class="legend">{keys}</p>'
+
+
+def _svg(parts: Sequence[str], title: str, width: int = WIDTH, height: int = HEIGHT) -> str:
+    return f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(title)}">{"".join(parts)}</svg>'
