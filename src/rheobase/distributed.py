@@ -3,6 +3,7 @@
 Statistics of tdBN are those of the global batch: every soma gets the process group (see `nn.Soma`).
 """
 
+import gc
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -68,4 +69,5 @@ def team(device: torch.device) -> Iterator[tuple[Team, torch.device]]:
     try:
         yield Team(dist.get_rank(), world), device
     finally:
+        gc.collect()  # a network that still held the group would end it while Python shuts down, which can abort
         dist.destroy_process_group()

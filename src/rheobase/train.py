@@ -78,13 +78,20 @@ def fit(
         run = Run(out)
         if run.recipe() != recipe:
             raise ValueError(f"{out} holds a run of another recipe; resume it with its own")
-        trainer = Trainer(run, recipe, feed, team, reporter if reporter and team.leads else Reporter(), part_bytes)
-        if resume and (saved := checkpoint.latest(run.checkpoints)) is not None:
-            trainer.restore(saved)
-        if resume and team.leads:
-            run.keep_rows(trainer.step // feed.steps)
-        trainer.train()
+        _train(run, recipe, feed, team, reporter if reporter and team.leads else Reporter(), resume, part_bytes)
+        team.wait()  # nobody leaves before the last checkpoint is written
     return run
+
+
+def _train(
+    run: Run, recipe: Recipe, feed: Feed, team: Team, reporter: Reporter, resume: bool, part_bytes: int | None
+) -> None:
+    trainer = Trainer(run, recipe, feed, team, reporter, part_bytes)
+    if resume and (saved := checkpoint.latest(run.checkpoints)) is not None:
+        trainer.restore(saved)
+    if resume and team.leads:
+        run.keep_rows(trainer.step // feed.steps)
+    trainer.train()
 
 
 def evaluate_run(
