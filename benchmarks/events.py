@@ -1,0 +1,168 @@
+"""Reading and slicing of recordings beside tonic and SpikingJelly, on one core, with equal results.
+
+    python -m benchmarks.events recording.aedat ...
+
+Times are processor time of the thread, the median of interleaved rounds: other work disturbs them little.
+Frames have the full size of the sensor, since the peers do not downsample.
+"""
+
+import argparse
+import importlib
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+
+from rheobase.data.events import Events, aedat, read, slices
+from rheobase.runs import environment
+
+OUT = Path("results/events.json")
+WINDOW = 30_000
+MADE_UP = 4_000_000  # events
+
+Contender = Callable[[], Any]
+
+
+def slicers(events: Events) -> dict[str, Contender]:
+    timesteps = -(-int(events.t[-1] - events.t[0]) // WINDOW)
+    found: dict[str, Contender] = {
+        "rheobase": lambda: slices(events, window=WINDOW, timesteps=timesteps),
+        "rheobase, 32 x 32": lambda: slices(events, window=WINDOW, timesteps=timesteps, size=(32, 32)),
+    }
+    columns = {"t": events.t, "x": events.x, "y": events.y, "p": events.p}
+    if tonic := _peer("tonic.transforms"):
+        rows = np.zeros(len(events), [("t", np.int64), ("x", np.int16), ("y", np.int16), ("p", bool)])
+        for name, values in columns.items():
+            rows[name] = values
+        to_frame = tonic.ToFrame((events.width, events.height, 2), time_window=WINDOW, include_incomplete=True)
+        found["tonic"] = lambda: to_frame(rows)
+    if jelly := _peer("spikingjelly.datasets.utils"):
+        found["spikingjelly"] = lambda: jelly.integrate_events_by_fixed_duration(
+            columns, WINDOW, events.height, events.width
+        )
+    return found
+
+
+def readers(path: Path) -> dict[str, Contender]:
+    version_3 = path.read_bytes().startswith(aedat.MAGIC_3)
+    found: dict[str, Contender] = {"rheobase": lambda: _columns(read(path))}
+    if tonic := _peer("tonic.io"):
+        found["tonic"] = lambda: _tonic(tonic, path, version_3)
+    if version_3 and (jelly := _peer("spikingjelly.datasets.utils")):
+        found["spikingjelly"] = lambda: {k: v.astype(np.int64) for k, v in jelly.load_aedat_v3(path).items()}
+    return found
+
+
+def compare(contenders: dict[str, Contender], events: int, rounds: int, differs: Callable[[Any, Any], str]) -> Any:
+    results = {name: _attempt(run) for name, run in contenders.items()}
+    reference = results["rheobase"][0]
+    seconds: dict[str, list[float]] = {name: [] for name, (_, problem) in results.items() if not problem}
+    for _ in range(rounds):
+        for name, times in seconds.items():
+            start = time.thread_time()
+            contenders[name]()
+            times.append(time.thread_time() - start)
+    table = {}
+    for name, (result, problem) in results.items():
+        row: dict[str, Any] = {"result": problem or differs(result, reference) or "equal"}
+        if not problem:
+            row["seconds"] = statistics.median(seconds[name])
+            row["million_events_per_second"] = events / row["seconds"] / 1e6
+        table[name] = row
+        print(f"  {name:20} {row.get('million_events_per_second', 0):9.2f} M events/s  {row['result']}")
+    return table
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Time reading and slicing of recordings.")
+    parser.add_argument("recordings", type=Path, nargs="*", help="AEDAT 2.0 or 3.1 files")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--out", type=Path, default=OUT)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    content: dict[str, Any] = {
+        "environment": environment(torch.device("cpu")),
+        "load": os.getloadavg()[0],
+        "window_us": WINDOW,
+        "recordings": [],
+    }
+    for path in [*arguments.recordings, None]:
+        events = read(path) if path else _made_up()
+        name = path.name if path else "made up, evenly spread"
+        print(f"{name}: {len(events)} events")
+        row: dict[str, Any] = {"name": name, "events": len(events)}
+        if path:
+            row["reading"] = compare(readers(path), len(events), arguments.rounds, _columns_differ)
+        row["slicing"] = compare(slicers(events), len(events), arguments.rounds, _frames_differ)
+        content["recordings"].append(row)
+    arguments.out.parent.mkdir(exist_ok=True)
+    arguments.out.write_text(json.dumps(content, indent=1) + "\n")
+
+
+def _made_up() -> Events:
+    random = np.random.default_rng(0)
+    x, y = (random.integers(0, 128, MADE_UP).astype(np.uint16) for _ in range(2))
+    p = random.integers(0, 2, MADE_UP).astype(np.uint8)
+    return Events(np.sort(random.integers(0, 40 * WINDOW, MADE_UP)), x, y, p, 128, 128)
+
+
+def _peer(module: str) -> ModuleType | None:
+    try:
+        if module.startswith("spikingjelly"):
+            _without_torchvision()
+        return importlib.import_module(module)
+    except ImportError as error:
+        print(f"  {module} left out: {error}")
+        return None
+
+
+def _without_torchvision() -> None:
+    """Let SpikingJelly's utilities be imported alone: its other data sets need torchvision, integration does not."""
+    root = Path(importlib.import_module("spikingjelly").__file__ or "").parent
+    package, stand_in = ModuleType("spikingjelly.datasets"), ModuleType("torchvision")
+    package.__path__ = [str(root / "datasets")]
+    stand_in.transforms = None  # type: ignore[attr-defined]
+    sys.modules.setdefault("spikingjelly.datasets", package)
+    sys.modules.setdefault("torchvision", stand_in)
+
+
+def _tonic(tonic: ModuleType, path: Path, version_3: bool) -> dict[str, np.ndarray]:
+    read_file = tonic.read_dvs_ibm if version_3 else tonic.read_dvs_128
+    _, rows = read_file(str(path))
+    return {name: rows[name].astype(np.int64) for name in "txyp"}
+
+
+def _columns(events: Events) -> dict[str, np.ndarray]:
+    return {name: getattr(events, name).astype(np.int64) for name in "txyp"}
+
+
+def _columns_differ(result: dict[str, np.ndarray], reference: dict[str, np.ndarray]) -> str:
+    if len(result["t"]) != len(reference["t"]):
+        return f"{len(result['t'])} events instead of {len(reference['t'])}"
+    different = [name for name in "txyp" if not np.array_equal(result[name], reference[name])]
+    return f"differs in {', '.join(different)}" if different else ""
+
+
+def _frames_differ(result: np.ndarray, reference: np.ndarray) -> str:
+    if result.shape[2:] != reference.shape[2:]:  # downsampled: the same number of events per frame
+        result, reference = result.sum((2, 3)), reference.sum((2, 3))
+    return "" if np.array_equal(result, reference) else "differs"
+
+
+def _attempt(run: Contender) -> tuple[Any, str]:
+    try:
+        return run(), ""
+    except Exception as error:
+        return None, f"fails: {type(error).__name__}: {error}"
+
+
+if __name__ == "__main__":
+    main()
