@@ -14,8 +14,8 @@ PEERS := loguru==0.7.3 nirtorch==2.6 norse==1.1.0 snntorch==1.0.0 spikingjelly==
 demo: .venv/installed  ## train a small spiking network on the embedded digits
 	$(BIN)/rheobase demo
 
-test: .venv/installed  ## run the tests
-	$(BIN)/pytest
+test: .venv/installed  ## run the tests, two at a time; small networks gain nothing from more threads
+	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2 --dist loadfile
 
 test-kills: .venv/installed  ## kill and resume a run at 100 random moments
 	RHEOBASE_KILLS=100 $(BIN)/pytest tests/test_train.py -k kills
