@@ -12,7 +12,7 @@ ROOT = Path(rheobase.__file__).parent
 
 # From bottom to top; parts that are not named here lie between the networks and the training.
 CORE = ("functional", "kernels", "nn", "models")
-TOP = ("train", "demo", "cli_deploy", "cli", "__main__")
+TOP = ("train", "demo", "paper", "figures", "cli_analysis", "cli_deploy", "cli", "__main__")
 # Of the parts between, these stay closer to the ground.
 SITS_ON: dict[str, set[str]] = {
     "deploy": set(CORE),

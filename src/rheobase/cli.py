@@ -12,7 +12,7 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
-from rheobase import __version__, cli_data, cli_deploy
+from rheobase import __version__, cli_analysis, cli_data, cli_deploy
 
 if TYPE_CHECKING:
     from rheobase.recipes import Recipe
@@ -70,6 +70,7 @@ def demo(
     console.print(f"{recipe.network}, {recipe.timesteps} timesteps, on 1797 hand-written digits")
     run = _fit(recipe, out=out, device=device)
     cli_deploy.deploy(run.folder)
+    console.print(f"report, for a browser: {cli_analysis.write_report(run.folder)}")
     _print_next(
         (f"rheobase eval {run.folder} --timesteps 2", "the same network with half the steps"),
         (f"rheobase export {run.folder} --to onnx", "the network for other software"),
@@ -178,6 +179,7 @@ def models() -> None:
 
 cli_data.register(app)
 cli_deploy.register(app)
+cli_analysis.register(app)
 
 
 def _fit(recipe: "Recipe", *, data: Path | None = None, tensorboard: bool = False, **options: Any) -> "Run":

@@ -19,6 +19,7 @@ from rheobase.data.feed import Feed
 from rheobase.deploy import fold
 from rheobase.deploy.network import LIF, Network
 from rheobase.models import SpikingNet, build
+from rheobase.recipes import RECIPES, Recipe
 from rheobase.runs import Run, load_data, load_network
 from rheobase.shapes import default_input
 
@@ -50,6 +51,7 @@ def inspect_run(folder: Path, *, data: Path | None = None, images: int = 360) ->
     return {
         "folder": folder.name,
         "recipe": asdict(recipe),
+        "command": _command(recipe),
         "classes": list(description["classes"]),
         "environment": json.loads((folder / "environment.json").read_text()),
         "rows": run.rows(),
@@ -109,6 +111,17 @@ def _verdict(phis: list[float], ratio: float) -> list[str]:
         f"the gradient in the first layer is {ratio:.2g} times that in the last: "
         + ("this will train" if 1e-3 < ratio < 1e3 else "this will be hard to train"),
     ]
+
+
+def _command(recipe: Recipe) -> str:
+    """What trains this recipe: its name, and the settings that were changed."""
+    known = RECIPES[recipe.name]() if recipe.name in RECIPES else None
+    settings = [
+        f"--set {key}={str(value).lower() if isinstance(value, bool) else value}"
+        for key, value in asdict(recipe).items()
+        if key != "name" and (known is None or getattr(known, key) != value)
+    ]
+    return " ".join(["rheobase train", recipe.name, *settings])
 
 
 def _first(x: Tensor, count: int) -> Tensor:

@@ -1,5 +1,6 @@
 """Theorem 1, Theorem 2, Fig. 3 and Fig. 4: what needs no data."""
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import pairwise
 from typing import Any
@@ -15,23 +16,26 @@ from rheobase.paper.result import Chart, Result
 
 V_TH, DECAY = 0.5, 0.25
 SIMULATED = "simulated currents"
+NETWORKS = (  # name, size and number of images, decay
+    ("plain20", 8, 8, 0.0),
+    ("plain20", 8, 8, DECAY),
+    ("resnet19", 8, 8, 0.0),
+    ("resnet19", 8, 8, DECAY),
+    ("resnet50", 64, 4, DECAY),
+)
 
 
-def theorem1(*, channels: int = 128, blocks: int = 3, probes: int = 6) -> Result:
+def theorem1(
+    *, channels: int = 128, blocks: int = 3, probes: int = 6, networks: Sequence[tuple[str, int, int, float]] = NETWORKS
+) -> Result:
     """phi and varphi of LIF - convolution - tdBN at initialisation beside a calculation; then of whole networks."""
     rows = [_wide_blocks(r, channels, blocks, probes) for r in (1.0, 1.8, 2.0, 3.0)]
-    networks: list[dict[str, Any]] = []
-    for name, size, images, decay in (
-        ("plain20", 8, 8, 0.0),
-        ("plain20", 8, 8, DECAY),
-        ("resnet19", 8, 8, 0.0),
-        ("resnet19", 8, 8, DECAY),
-        ("resnet50", 64, 4, DECAY),
-    ):
+    entries: list[dict[str, Any]] = []
+    for name, size, images, decay in networks:
         torch.manual_seed(0)
         network = build(name, num_classes=10, in_channels=3, image_size=size, decay=decay)
         found = isometry(network, torch.randn(images, 3, size, size), 2, probes=2)
-        networks.append({"network": name, "decay": decay, "blocks": [asdict(b) for b in found]})
+        entries.append({"network": name, "decay": decay, "blocks": [asdict(b) for b in found]})
     worst = max(abs(row["phi"] / row["predicted_phi"] - 1) for row in rows)
     by_ratio = {row["ratio"]: row for row in rows}
     comparison = [
@@ -42,7 +46,7 @@ def theorem1(*, channels: int = 128, blocks: int = 3, probes: int = 6) -> Result
         f"varphi is not near 0: {by_ratio[2.0]['varphi']:.2f} at r = 2 (predicted phi^2 / P = "
         f"{by_ratio[2.0]['predicted_varphi']:.2f}). Half of the neurons pass no gradient, "
         "the others more than their share.",
-        *(_range(entry) for entry in networks),
+        *(_range(entry) for entry in entries),
     ]
     charts = [
         Chart(
@@ -64,7 +68,7 @@ def theorem1(*, channels: int = 128, blocks: int = 3, probes: int = 6) -> Result
                     list(range(1, len(entry["blocks"]) + 1)),
                     [sum(e["phi"] for e in b["steps"]) / len(b["steps"]) for b in entry["blocks"]],
                 )
-                for entry in networks
+                for entry in entries
             },
         ),
     ]
@@ -72,7 +76,7 @@ def theorem1(*, channels: int = 128, blocks: int = 3, probes: int = 6) -> Result
         "theorem1",
         "Theorem 1: gradient norm per block",
         "noise, at initialisation",
-        {"v_th": V_TH, "channels": channels, "ratios": rows, "networks": networks},
+        {"v_th": V_TH, "channels": channels, "ratios": rows, "networks": entries},
         comparison,
         charts,
     )

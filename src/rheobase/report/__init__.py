@@ -24,7 +24,7 @@ def render(data: Mapping[str, Any]) -> str:
         _membranes(data["membranes"]),
         _operations(data["operations"], recipe["timesteps"]),
         _network(data["graph"], data["layers"]),
-        _reproduce(recipe, data["environment"]),
+        _reproduce(data["command"], data["environment"]),
     ]
     return page.substitute(
         title=escape(f"{recipe['name']}: a spiking network from inside"),
@@ -122,8 +122,8 @@ def _gradients(found: Mapping[str, Any]) -> str:
 
 def _membranes(membranes: Mapping[str, Mapping[str, Any]]) -> str:
     figures = "".join(
-        f"<figure>{svg.histogram(h['edges'], h['density'], 1.0, name)}<figcaption>{escape(svg.short(name))}</figcaption>"
-        "</figure>"
+        f"<figure>{svg.histogram(h['edges'], h['density'], 1.0, name)}"
+        f"<figcaption>{escape(svg.short(name))}</figcaption></figure>"
         for name, h in membranes.items()
     )
     note = "before the reset, in thresholds; what lies right of the line fires"
@@ -161,16 +161,9 @@ def _network(graph: Sequence[Mapping[str, Any]], layers: Sequence[Mapping[str, A
     return _section("The network", note, f'<div class="tall">{svg.network(graph, rates)}</div>')
 
 
-def _reproduce(recipe: Mapping[str, Any], environment: Mapping[str, Any]) -> str:
-    settings = " ".join(f"--set {key}={_plain(value)}" for key, value in recipe.items() if key != "name")
-    command = f"rheobase train {recipe['name']} {settings}"
-    facts = json.dumps(environment, indent=1)
-    body = f"<pre>{escape(command)}</pre><pre>{escape(facts)}</pre>"
+def _reproduce(command: str, environment: Mapping[str, Any]) -> str:
+    body = f"<pre>{escape(command)}</pre><pre>{escape(json.dumps(environment, indent=1))}</pre>"
     return _section("To do it again", "command and environment", body, "wide")
-
-
-def _plain(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _count(value: float) -> str:

@@ -1,0 +1,119 @@
+"""The commands of analysis on a small run; the figures of the paper at small sizes."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from deploy.networks import randomise
+from typer.testing import CliRunner
+
+from rheobase import checkpoint, figures, recipes
+from rheobase.cli import app
+from rheobase.data import load
+from rheobase.models import build
+from rheobase.paper import inference, theory, training
+from rheobase.paper.result import Chart, Result
+from rheobase.runs import Run
+from rheobase.shapes import synapses
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "digits"
+    run = Run.create(folder, recipes.get("demo").changed(["timesteps=3"]), load("digits"), torch.device("cpu"))
+    checkpoint.save(run.checkpoints, 1, {"weights": randomise(run.network(), 8).float().state_dict()}, {})
+    return folder
+
+
+def call(*arguments: object) -> str:
+    result = CliRunner().invoke(app, [str(a) for a in arguments])
+    if isinstance(result.exception, ValueError):
+        raise result.exception
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_analyze_a_run(run: Path) -> None:
+    output = call("analyze", run, "--images", 9)
+    assert "body.2.soma2" in output
+    assert "additions" in output
+    assert "findings" in output
+
+
+def test_analyze_a_network() -> None:
+    output = call("analyze", "--network", "resnet8")
+    assert "body.2" in output
+    assert "this will train" in output
+
+
+def test_analyze_wants_one_of_both(run: Path) -> None:
+    for arguments in ([], [run, "--network", "resnet8"]):
+        with pytest.raises(ValueError, match="analyze a run or a network"):
+            call("analyze", *arguments)
+
+
+def test_paper_writes_data_and_pictures(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="pictures need matplotlib")
+    output = call("paper", "fig4", "--out", tmp_path)
+    assert "The paper:" in output
+    content = json.loads((tmp_path / "fig4.json").read_text())
+    assert len(content["data"]["rows"]) == 3
+    assert sum(content["data"]["rows"][1]["shares"]) == pytest.approx(1)
+    assert {path.suffix for path in tmp_path.iterdir()} == {".json", ".svg", ".png"}
+
+
+def test_theorem_1_is_within_5_percent() -> None:
+    rows = theory.theorem1(channels=64, blocks=2, probes=3, networks=[("plain20", 4, 4, 0.0)]).data["ratios"]
+    assert [row["ratio"] for row in rows] == [1.0, 1.8, 2.0, 3.0]
+    assert all(row["phi"] == pytest.approx(row["predicted_phi"], rel=0.05) for row in rows)
+
+
+def test_theorem_2_is_within_5_percent_where_nothing_fires() -> None:
+    rows = theory.theorem2(timesteps=5, neurons=20_000).data["rows"]
+    quiet = [row for row in rows if max(row["fired"]) < 1e-3]
+    assert len(quiet) == 2
+    assert all(row["variance"] == pytest.approx(row["without_reset"], rel=0.05) for row in quiet)
+
+
+def test_figure_6_and_table_6_of_a_run(run: Path) -> None:
+    found = inference.fig6(run=run, images=7)
+    assert len(found.data["resnet8"]) == 7
+    assert "7 test images of digits" in found.source
+    counted = inference.table6(run=run, images=5)
+    assert counted.data["counts"]["as the paper counts"][0] > 0
+    assert any("ResNet-34-large by counting: 1.45e+10" in sentence for sentence in counted.comparison)
+
+
+def test_multiplications_of_the_paper_for_resnet19() -> None:
+    with torch.device("meta"):
+        layers = {layer.name: layer.multiplications for layer in synapses(build("resnet19"), (3, 32, 32))}
+    assert f"{6 * (layers['stem'] + layers['head.hidden']):.1e}" == f"{inference.PAPER['resnet19'][1]:.1e}"
+
+
+def test_tables_compare_runs_with_the_paper(tmp_path: Path) -> None:
+    recipe = recipes.get("cifar10_resnet19_t2")
+    run = Run.create(tmp_path / "run", recipe, load("digits"), torch.device("cpu"))
+    with pytest.raises(ValueError, match="no test accuracy"):
+        training.table("table1", [tmp_path / "run"])
+    for epoch, accuracy in ((1, 0.935), (2, 0.93)):
+        run.append({"epoch": epoch, "test_accuracy": accuracy})
+    found = training.table("table1", [tmp_path / "run"])
+    assert "93.00 % after the last of 2 epochs (best epoch 93.50 %), the paper 92.34 %" in found.comparison[0]
+    assert sum("Not here" in sentence for sentence in found.comparison) == 5
+
+
+def test_runs_where_none_is_needed_are_refused(run: Path) -> None:
+    with pytest.raises(ValueError, match="fig3 needs no run"):
+        call("paper", "fig3", run)
+
+
+def test_every_kind_of_chart_is_drawn(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="pictures need matplotlib")
+    charts = [
+        Chart("lines", "x", "y", {"a": ([1, 2], [0.1, 10]), "b": ([1, 2], [1, 2])}, log=True),
+        Chart("bars", "", "y", {"a": (["u", "v"], [1, 2]), "b": (["u", "v"], [3, 4])}, bars=True),
+    ]
+    svg, png = figures.draw(Result("all", "t", "s", {}, [], charts), tmp_path)
+    assert svg.read_text().lstrip().startswith("<?xml")
+    assert png.read_bytes().startswith(b"\x89PNG")
