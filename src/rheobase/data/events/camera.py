@@ -43,7 +43,7 @@ def simulate(
     noise = random.poisson(noise_rate * duration * 1e-6 * number * height * width)
     columns = [random.integers(0, bound, noise) for bound in (number, duration, width, height, 2)]
     rows = np.concatenate([*found, np.stack(columns, 1)])
-    rows = rows[np.lexsort((rows[:, 1], rows[:, 0]))]
+    rows = rows[np.argsort(rows[:, 0] * duration + rows[:, 1], kind="stable")]
     edges = np.searchsorted(rows[:, 0], np.arange(number + 1))
     return [
         Events(
@@ -69,10 +69,10 @@ def _moved(log: NDArray[np.float32], x: float, y: float) -> NDArray[np.float32]:
     """The images seen from a camera at (x, y): interpolated between pixels, the border repeated."""
     _, height, width = log.shape
     (rows, next_rows, down), (columns, next_columns, right) = _between(y, height), _between(x, width)
-    upper, lower = log[:, rows], log[:, next_rows]
+    upper, lower = log.take(rows, 1), log.take(next_rows, 1)
     lines = upper + np.float32(down) * (lower - upper)
-    left = lines[:, :, columns]
-    return left + np.float32(right) * (lines[:, :, next_columns] - left)
+    left = lines.take(columns, 2)
+    return left + np.float32(right) * (lines.take(next_columns, 2) - left)
 
 
 def _between(shift: float, extent: int) -> tuple[NDArray[np.int64], NDArray[np.int64], float]:
