@@ -11,11 +11,12 @@ ROOT = Path(__file__).parents[1]
 PAPER_MAP = (ROOT / "docs" / "paper-map.md").read_text()
 
 
-@pytest.mark.parametrize("document", ["README.md", "docs/own-network.md", "docs/training.md"])
+@pytest.mark.parametrize("document", ["README.md", "docs/own-network.md", "docs/training.md", "docs/data.md"])
 def test_python_blocks_run(
     document: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RHEOBASE_CACHE", str(tmp_path / "cache"))
     blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / document).read_text(), re.DOTALL | re.MULTILINE)
     names: dict[str, object] = {"__name__": document}
     for block in blocks:
