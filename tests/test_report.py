@@ -22,8 +22,9 @@ from rheobase.runs import Run
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 FLAGS = [
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync", "--virtual-time-budget=4000", "--window-size=1200,900", "--dump-dom",
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
+    "--disable-background-networking", "--disable-component-update", "--virtual-time-budget=4000",
+    "--window-size=1200,900", "--dump-dom",
 ]  # fmt: skip
 TITLES = [
     "Learning: loss", "Learning: accuracy", "Accuracy against timesteps", "Confusion matrix", "Firing rates",
