@@ -9,6 +9,7 @@ from rheobase.nn import Conv2d, Soma
 # Small versions of every network: (name, options, image size, timesteps), all dimensions different.
 SMALL = [
     ("resnet8", {"num_classes": 7, "in_channels": 2}, 9, 4),
+    ("plain5", {"num_classes": 6, "in_channels": 3, "image_size": 9}, 9, 4),
     ("plain20", {"num_classes": 5, "in_channels": 3, "image_size": 6, "channels": 8}, 6, 4),
     ("resnet17", {"num_classes": 5, "in_channels": 3, "image_size": 8}, 8, 4),
     ("resnet19", {"num_classes": 6, "in_channels": 3, "image_size": 8}, 8, 4),
