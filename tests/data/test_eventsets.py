@@ -123,6 +123,9 @@ def test_nmnist_folders_and_arrays_agree(tmp_path: Path) -> None:
     np.savez(tmp_path / "bad.npz", **columns, offsets=offsets[:-1], labels=labels, is_test=is_test)
     with pytest.raises(ValueError, match="one label and one is_test"):
         load("nmnist", tmp_path / "bad.npz")
+    np.savez(tmp_path / "half.npz", **columns, offsets=offsets, labels=labels, is_test=[False] * 20)
+    with pytest.raises(ValueError, match="nmnist: all 20 recordings are on one side of the split"):
+        load("nmnist", tmp_path / "half.npz")
 
 
 def test_options_of_slices() -> None:

@@ -57,6 +57,8 @@ def build(
     simulated: bool = False,
 ) -> EventDataset:
     """The data set of the recordings that the jobs make in the order of `labels`."""
+    if not any(is_test) or all(is_test):
+        raise ValueError(f"{name}: all {len(labels)} recordings are on one side of the split; is the set complete?")
     shape = (len(labels), slicing.timesteps, 2, slicing.size, slicing.size)
     found = cache.prepared(name, shape, {**asdict(slicing), **(parameters or {})}, files, jobs)
     if found.skipped:
