@@ -23,7 +23,7 @@ from rheobase.recipes import RECIPES, Recipe
 from rheobase.runs import Run, load_data, load_network
 from rheobase.shapes import default_input
 
-BATCH, FEW, SAMPLES, NEURONS = 32, 8, 6, 12
+BATCH, FEW, SAMPLES, NEURONS = 32, 8, 6, 8
 
 
 def test_images(run: Run, data: Path | None, count: int) -> tuple[Tensor, Tensor]:

@@ -68,14 +68,15 @@ def fig2(*, data: Path | None = None, timesteps: int = 2) -> Result:
         + "; ".join(f"{row['label']}: {row['weight_ratio']:.2f} ({row['spike_ratio']:.2f})" for row in with_tdbn)
         + ". A ratio below 1 is a gradient that shrinks on its way to the input.",
         f"Without tdBN: {rows[-1]['weights'][0]:.1g} in the first layer, {rows[-1]['weights'][-1]:.1g} in the last: "
-        "neurons fall silent within a few layers, and nothing arrives.",
+        "neurons fall silent within a few layers, and a potential of exactly 0 lies on the edge of the window, where "
+        "the gradient is 0.",
     ]
     charts = [
         Chart(
             f"gradient with respect to {what}",
             "layer",
             "mean norm",
-            {row["label"]: (list(range(2, 19)), [max(v, 1e-12) for v in row[what]]) for row in rows},
+            {row["label"]: (list(range(2, 19)), row[what]) for row in rows if any(row[what])},
             log=True,
         )
         for what in ("weights", "spikes")
