@@ -81,7 +81,7 @@ def inspect_run(folder: Path, *, data: Path | None = None, images: int = 360) ->
     }
 
 
-def inspect_network(name: str, *, images: int = 4, timesteps: int = 2, probes: int = 2) -> dict[str, Any]:
+def inspect_network(name: str, *, images: int = 8, timesteps: int = 2, probes: int = 2) -> dict[str, Any]:
     """Will this train? Isometry, gradient norms and firing rates of an untrained network, on noise."""
     torch.manual_seed(0)
     network = build(name)
