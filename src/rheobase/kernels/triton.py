@@ -2,7 +2,7 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from math import isinf
+from math import isinf, prod
 from typing import Any
 
 import torch
@@ -40,9 +40,7 @@ class _Layout:
     @classmethod
     def of(cls, x: Tensor) -> "_Layout":
         _, n, channels, *space = x.shape
-        pixels = 1
-        for size in space:
-            pixels *= size
+        pixels = prod(space)
         if x[0].movedim(1, -1).is_contiguous():
             return cls(True, n * pixels, channels, channels, 1, 1)
         return cls(False, n * pixels, channels, channels * pixels, pixels, pixels)
