@@ -132,3 +132,11 @@ def test_a_convolution_with_bias_is_refused() -> None:
     set_memory(synapse, "packed")
     with pytest.raises(ValueError, match="memory 'packed' needs convolutions without bias"):
         soma(synapse(torch.zeros(2, 2, 3, 7, 7)))
+
+
+@pytest.mark.parametrize("memory", MODES)
+def test_a_single_value_per_channel_is_refused(memory: str) -> None:
+    synapse, soma = Conv2d(3, 5, 1, bias=False), Soma(5)
+    set_memory(synapse, memory)
+    with pytest.raises(ValueError, match="more than one value per channel"):
+        soma(synapse(torch.zeros(1, 1, 3, 1, 1)))

@@ -1,5 +1,8 @@
 """Predictions against what a real step on this machine keeps and makes."""
 
+import json
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -63,11 +66,15 @@ def test_a_real_step_makes_what_was_predicted() -> None:
     assert storages.peak == pytest.approx(plan.tensor_bytes(r, n), rel=0.1)
 
 
-@pytest.mark.parametrize(("memory", "measured"), [("speed", 5.961), ("packed", 3.621), ("recompute", 1.772)])
-def test_an_h200_measured_the_same_within_a_tenth(memory: str, measured: float) -> None:
-    """ResNet-19, 4 timesteps, 256 images, bfloat16: peak GiB of results/step-nvidia-h200.json."""
+@pytest.mark.parametrize("memory", ["speed", "packed", "recompute"])
+def test_an_h200_measured_the_same_within_a_tenth(memory: str) -> None:
+    """ResNet-19, 4 timesteps, 256 images, bfloat16. `plan.WORKSPACE` was fitted to these three: no proof."""
+    results = Path(__file__).parents[1] / "results" / "step-nvidia-h200.json"
+    (run,) = json.loads(results.read_text())["runs"]
+    assert (run["setting"]["timesteps"], run["setting"]["batch"]) == (4, 256)
+    measured = run["results"][f"rheobase-{memory}"]["peak_bytes"]
     r = recipes.cifar10_resnet19_t4().changed([f"memory={memory}"])
-    assert plan.peak_bytes(r, 256) / 2**30 == pytest.approx(measured, rel=0.1)
+    assert plan.peak_bytes(r, 256) == pytest.approx(measured, rel=0.1)
 
 
 def test_unknown_data() -> None:

@@ -13,7 +13,7 @@ from torch.distributed import ProcessGroup
 
 from rheobase import functional
 from rheobase.functional import Moments
-from rheobase.kernels.fused import FusedFire, Settings, one_step_if_static
+from rheobase.kernels.fused import FusedFire, Settings
 from rheobase.kernels.lean import Branch, Convolution, LeanFire
 from rheobase.kernels.packing import pack_once
 
@@ -40,8 +40,6 @@ def fire(
     chosen = _choose(backend, xs, group)
     if chosen == "reference":
         return functional.fire(xs, weights, biases, decay=decay, v_th=v_th, width=width, eps=eps, moments=moments)
-    if moments is None:
-        functional.check_count(one_step_if_static(xs[0]))
     settings = Settings(decay, v_th, width, eps, group, chosen)
     spikes, mean, var = FusedFire.apply(settings, *_vectors(xs[0], weights, biases, moments), *xs)
     return spikes, (mean, var)
@@ -87,7 +85,11 @@ def _choose(backend: str, xs: Sequence[Tensor], group: ProcessGroup | None) -> s
     if backend == "auto":
         if device == "cuda" and len(xs) <= 2 and find_spec("triton") is not None:
             return "triton"
-        return "cpu" if device == "cpu" or group is not None else "reference"
+        if device == "cpu":
+            return "cpu"
+        if group is not None:
+            raise ValueError(f"on {device} a process group needs Triton and at most two branches; got {len(xs)}")
+        return "reference"
     if backend not in BACKENDS:
         raise ValueError(f"unknown backend '{backend}'; choose one of {', '.join(BACKENDS)}")
     if backend == "reference" and group is not None:

@@ -21,6 +21,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from rheobase import functional
+
 
 def _backend(name: str) -> ModuleType:
     return import_module(f"rheobase.kernels.{name}")
@@ -152,6 +154,8 @@ def run_forward(
     decay, v_th, _, eps, group, backend = settings
     count = float("inf")
     if mean is None or var is None:
+        for x in xs:
+            functional.check_count(one_step_if_static(x))
         mean, var = statistics(xs, backend)
         count = xs[0].numel() / xs[0].shape[2]
         if group is not None:
