@@ -120,6 +120,35 @@ def test_an_epoch_continues_in_the_middle() -> None:
         assert torch.equal(labels, labels_again)
 
 
+@pytest.mark.parametrize("first", [0, 1, 2, 4])
+def test_pieces_change_nothing(first: int) -> None:
+    settings = recipe(padding=1, cutout=2)
+    alone, together = Feed(small_set(), settings, CPU, torch.float32), Feed(small_set(), settings, CPU, torch.float32)
+    alone.piece, together.piece = 1, 3
+    batches = list(zip(alone.training(1, first), together.training(1, first), strict=True))
+    assert len(batches) == 5 - first
+    for (images, labels, share), (again, labels_again, share_again) in batches:
+        assert torch.equal(images, again)
+        assert torch.equal(labels, labels_again)
+        assert share == share_again
+
+
+def test_alternate_flip_mirrors_every_image_in_every_other_epoch() -> None:
+    n = 40
+    images = torch.arange(3).expand(n, 2, 3, 3).to(torch.uint8)
+    split = Split(images, torch.arange(n))
+    data = Dataset("small", split, split, tuple(map(str, range(n))), (0.0, 0.0), (1.0, 1.0))
+    feed = Feed(data, recipe(flip=True, alternate_flip=True), CPU, torch.float32)
+    mirrored = []
+    for epoch in range(3):
+        seen = [(labels, images[:, 0, 0, 0] == 2) for images, labels, _ in feed.training(epoch)]
+        labels, flags = (torch.cat(parts) for parts in zip(*seen, strict=True))
+        mirrored.append(flags[labels.argsort()])
+    assert 10 < mirrored[0].sum() < 30
+    assert torch.equal(mirrored[1], ~mirrored[0])
+    assert torch.equal(mirrored[2], mirrored[0])
+
+
 def test_sequences_come_with_time_first_and_move_as_one() -> None:
     frames = torch.randint(0, 256, (9, 4, 2, 6, 6), generator=generator(4)).to(torch.uint8)  # N, T, C, H, W
     split = Split(frames, torch.arange(9))

@@ -20,9 +20,7 @@ def test_every_recipe_carries_its_name_and_a_known_network(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "network", "timesteps", "batch_size", "step_epochs"),
     [
-        ("cifar10_resnet19_t2", "resnet19", 2, 36, 35),
-        ("cifar10_resnet19_t4", "resnet19", 4, 36, 35),
-        ("cifar10_resnet19_t6", "resnet19", 6, 36, 35),
+        ("cifar10_resnet19_t2_paper", "resnet19", 2, 36, 35),
         ("imagenet_resnet34", "resnet34", 6, 192, 35),
         ("imagenet_resnet34_large", "resnet34_large", 6, 80, 35),
         ("imagenet_resnet50", "resnet50", 6, 80, 45),
@@ -35,6 +33,15 @@ def test_settings_of_the_paper(name: str, network: str, timesteps: int, batch_si
     assert (recipe.network, recipe.timesteps, recipe.batch_size) == (network, timesteps, batch_size)
     assert (recipe.schedule, recipe.step_epochs, recipe.lr, recipe.momentum) == ("step", step_epochs, 0.1, 0.9)
     assert (recipe.nesterov, recipe.loss, recipe.decay) == (False, "mean", 0.25)
+
+
+@pytest.mark.parametrize("timesteps", [2, 4, 6])
+def test_cifar10_differs_in_the_last_epochs_alone(timesteps: int) -> None:
+    recipe, two = recipes.get(f"cifar10_resnet19_t{timesteps}"), recipes.get("cifar10_resnet19_t2")
+    assert [recipe.timesteps_at(epoch) for epoch in (0, 76, 77, 109)] == [2, 2, timesteps, timesteps]
+    same = {"name": two.name, "timesteps": 2, "short_timesteps": 0, "short_epochs": 0}
+    assert asdict(recipe) | same == asdict(two)
+    assert (recipe.decay, recipe.loss, recipe.lr, recipe.schedule) == (0.25, "mean", 0.1, "cosine")
 
 
 def test_settings_are_parsed_by_the_type_of_their_field() -> None:
@@ -59,6 +66,7 @@ def test_settings_are_parsed_by_the_type_of_their_field() -> None:
         ("decay=1.5", "decay: expected between 0 and 1, got 1.5"),
         ("padding=-1", "padding: expected 0 or more, got -1"),
         ("short_epochs=3", "short_epochs needs short_timesteps"),
+        ("alternate_flip=true", "alternate_flip needs flip=true"),
     ],
 )
 def test_bad_settings_are_one_sentence(setting: str, message: str) -> None:

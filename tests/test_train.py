@@ -48,7 +48,7 @@ def assert_identical(folder: Path, other: Path) -> None:
     first, second = final(folder), final(other)
     assert first.keys() == second.keys()
     assert all(torch.equal(first[name], second[name]) for name in first)
-    timings = ("seconds", "images_per_second")
+    timings = ("seconds", "images_per_second", "elapsed")
     rows = [[{k: v for k, v in row.items() if k not in timings} for row in Run(f).rows()] for f in (folder, other)]
     assert rows[0] == rows[1]
 
@@ -71,6 +71,8 @@ def test_a_run_folder_tells_everything(whole: Path) -> None:
     assert rows[-1]["loss"] < rows[0]["loss"]
     assert rows[0]["lr"] > rows[-1]["lr"] > 0
     assert rows[-1]["gradient_norm"] > 0
+    assert rows[0]["elapsed"] < rows[1]["elapsed"] < rows[2]["elapsed"]
+    assert sum(row["seconds"] for row in rows) < rows[-1]["elapsed"]
 
 
 def test_the_same_seed_gives_the_same_run_and_another_one_another(whole: Path, tmp_path: Path) -> None:
@@ -131,7 +133,7 @@ def test_ctrl_c_is_ours_only_while_training(tmp_path: Path) -> None:
 
 def start(folder: Path, resume: bool, *settings: str) -> None:
     torch.set_num_threads(1)
-    train.fit(recipe(*settings), out=folder, resume=resume, device="cpu")
+    train.fit(recipe(*settings), out=folder, resume=resume, device="cpu", save_every=0)
 
 
 def test_kills_at_random_moments_change_nothing(tmp_path: Path) -> None:
@@ -171,7 +173,7 @@ def killed(folder: Path, resume: bool, settings: tuple[str, ...], after: float) 
 def test_damage_costs_one_epoch_and_nothing_else(whole: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     with pytest.raises(train.Interrupted):
-        train.fit(recipe(), out=out, device="cpu", reporter=StopAt(15))
+        train.fit(recipe(), out=out, device="cpu", reporter=StopAt(15), save_every=0)
     newest = max((out / "checkpoints").iterdir())
     (newest / "training.safetensors").write_bytes(b"")
     with pytest.warns(UserWarning, match="damaged"):
@@ -183,9 +185,30 @@ def test_a_checkpoint_in_parts_is_resumed_too(whole: Path, tmp_path: Path) -> No
     out = tmp_path / "run"
     with pytest.raises(train.Interrupted):
         train.fit(recipe(), out=out, device="cpu", reporter=StopAt(8), part_bytes=100_000)
-    assert len(list((out / "checkpoints").glob("*/weights.safetensors.part*"))) == 8
+    assert len(list((out / "checkpoints").glob("*/weights.safetensors.part*"))) == 4
     train.fit(recipe(), out=out, resume=True, device="cpu")
     assert_identical(out, whole)
+
+
+def test_checkpoints_are_rare_and_metrics_after_the_last_one_are_made_anew(whole: Path, tmp_path: Path) -> None:
+    class Leave(StopAt):
+        def due(self) -> bool:
+            self.done += 1
+            if self.done == self.at:
+                raise KeyboardInterrupt  # as a kill: nothing is saved
+            return False
+
+    out = tmp_path / "run"
+    with pytest.raises(train.Interrupted):
+        train.fit(recipe(), out=out, device="cpu", reporter=StopAt(3))
+    with pytest.raises(KeyboardInterrupt):
+        train.fit(recipe(), out=out, resume=True, device="cpu", reporter=Leave(12))
+    assert [row["epoch"] for row in Run(out).rows()] == [1, 2]
+    assert [p.name for p in (out / "checkpoints").iterdir()] == ["00000004"]
+    before = Run(out).rows()[0]["elapsed"]
+    train.fit(recipe(), out=out, resume=True, device="cpu")
+    assert_identical(out, whole)
+    assert Run(out).rows()[0]["elapsed"] > before
 
 
 def test_a_kill_between_the_first_metrics_and_the_first_checkpoint(whole: Path, tmp_path: Path) -> None:

@@ -91,6 +91,7 @@ def train(
     seed: Annotated[int | None, typer.Option(help="Seed of all random numbers.")] = None,
     download: Annotated[bool, typer.Option("--download", help="Get the data set if it is not there.")] = False,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write scalars for TensorBoard.")] = False,
+    save_every: Annotated[float | None, typer.Option(min=0, help="Seconds between two checkpoints.")] = None,
     parts: Annotated[bool, typer.Option("--parts", help="Cut files of checkpoints into parts of 15 MiB.")] = False,
 ) -> None:
     """Train a network by a recipe."""
@@ -100,6 +101,8 @@ def train(
     changes = [*(settings or []), *([] if seed is None else [f"seed={seed}"])]
     options: dict[str, Any] = {"data": data, "device": device, "download": download, "tensorboard": tensorboard}
     options["part_bytes"] = 15 * 2**20 if parts else None
+    if save_every is not None:
+        options["save_every"] = save_every
     if resume is not None:
         if recipe or changes or out:
             raise ValueError("--resume continues a run as it began; leave out RECIPE, --set, --seed and --out")
@@ -198,9 +201,10 @@ def _fit(recipe: "Recipe", *, data: Path | None = None, tensorboard: bool = Fals
         raise typer.Exit
     rows = run.rows()
     _print_rates(rows[-1]["firing_rates"])
-    best = max(row["test_accuracy"] for row in rows if "test_accuracy" in row)
+    last, best = rows[-1], max((row for row in rows if "test_accuracy" in row), key=lambda row: row["test_accuracy"])
     console.print(
-        f"test accuracy {100 * rows[-1]['test_accuracy']:.2f} % after the last epoch (best epoch {100 * best:.2f} %)"
+        f"test accuracy {100 * last['test_accuracy']:.2f} % after the last epoch and {last['elapsed']:.0f} s "
+        f"(best epoch {100 * best['test_accuracy']:.2f} % after {best['elapsed']:.0f} s)"
     )
     console.print(f"run folder {run.folder}")
     if find_spec("matplotlib"):

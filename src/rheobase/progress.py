@@ -1,11 +1,23 @@
 """What a training run shows: a live bar on a terminal, one line per epoch elsewhere."""
 
+import os
 import time
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+_IMPORTED = time.monotonic()
+
+
+def process_seconds() -> float:
+    """Since this process was started; where the system does not tell (no /proc), since this module was imported."""
+    try:
+        started = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
+        return time.clock_gettime(time.CLOCK_BOOTTIME) - started
+    except (OSError, AttributeError):
+        return time.monotonic() - _IMPORTED
 
 
 class Reporter:

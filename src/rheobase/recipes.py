@@ -47,6 +47,9 @@ class Recipe:
     padding: int = 0
     """Random crop: images move by up to so many pixels."""
     flip: bool = False
+    """Mirror half of the images."""
+    alternate_flip: bool = False
+    """Mirror every image in every other epoch, instead of at random: no two epochs in a row look alike."""
     time_jitter: int = 0
     """Event sequences begin up to so many steps earlier or later."""
     cutout: int = 0
@@ -84,6 +87,8 @@ class Recipe:
                 raise ValueError(f"{name}: expected one of {', '.join(get_args(kind))}, got '{getattr(self, name)}'")
         if self.short_epochs and not self.short_timesteps:
             raise ValueError("short_epochs needs short_timesteps: the number of timesteps in those epochs")
+        if self.alternate_flip and not self.flip:
+            raise ValueError("alternate_flip needs flip=true")
 
     def _check(self, what: str, names: Iterable[str], good: Callable[[Any], bool]) -> None:
         for name in names:
@@ -146,6 +151,39 @@ def _cifar10_resnet19(timesteps: int) -> Recipe:
         data="cifar10",
         network="resnet19",
         timesteps=timesteps,
+        epochs=110,
+        batch_size=256,
+        nesterov=True,
+        weight_decay=5e-4,
+        schedule="cosine",
+        padding=4,
+        flip=True,
+        precision="bf16",
+    )
+
+
+def cifar10_resnet19_t2() -> Recipe:
+    """Paper: 92.34 %. Ours: 110 epochs of cosine, batch 256, Nesterov, weight decay 5e-4."""
+    return _cifar10_resnet19(2)
+
+
+def cifar10_resnet19_t4() -> Recipe:
+    """Paper: 92.92 %. Ours: as for T = 2, with 4 steps in the last 33 of the 110 epochs."""
+    return replace(_cifar10_resnet19(4), short_timesteps=2, short_epochs=77)
+
+
+def cifar10_resnet19_t6() -> Recipe:
+    """Paper: 93.16 %. Ours: as for T = 2, with 6 steps in the last 33 of the 110 epochs."""
+    return replace(_cifar10_resnet19(6), short_timesteps=2, short_epochs=77)
+
+
+def cifar10_resnet19_t2_paper() -> Recipe:
+    """Paper: 92.34 %, by its literal schedule. Ours: 105 epochs, weight decay 1e-4, padding 4."""
+    return Recipe(
+        name="cifar10_resnet19_t2_paper",
+        data="cifar10",
+        network="resnet19",
+        timesteps=2,
         epochs=105,
         batch_size=36,
         weight_decay=1e-4,
@@ -156,19 +194,44 @@ def _cifar10_resnet19(timesteps: int) -> Recipe:
     )
 
 
-def cifar10_resnet19_t2() -> Recipe:
-    """Paper: 92.34 %. Ours: 105 epochs, weight decay 1e-4, padding 4."""
-    return _cifar10_resnet19(2)
+def cifar10_resnet19_fast() -> Recipe:
+    """The paper's best, 93.16 %, in little time: one step in the first third of the epochs, two in the others."""
+    return replace(
+        _cifar10_resnet19(2),
+        name="cifar10_resnet19_fast",
+        epochs=48,
+        short_timesteps=1,
+        short_epochs=16,
+        decay=0.5,
+        lr=0.2,
+        warmup_epochs=2.0,
+        loss="steps",
+        label_smoothing=0.1,
+        average=0.995,
+        alternate_flip=True,
+        cutout=8,
+        evaluate_every=4,
+    )
 
 
-def cifar10_resnet19_t4() -> Recipe:
-    """Paper: 92.92 %. Ours: 105 epochs, weight decay 1e-4, padding 4."""
-    return _cifar10_resnet19(4)
-
-
-def cifar10_resnet19_t6() -> Recipe:
-    """Paper: 93.16 %. Ours: 105 epochs, weight decay 1e-4, padding 4."""
-    return _cifar10_resnet19(6)
+def cifar10_resnet19_best() -> Recipe:
+    """The highest accuracy within four steps, without extra data or a teacher: two steps in the first 160 epochs."""
+    return replace(
+        _cifar10_resnet19(4),
+        name="cifar10_resnet19_best",
+        epochs=200,
+        short_timesteps=2,
+        short_epochs=160,
+        decay=0.5,
+        warmup_epochs=2.0,
+        loss="steps",
+        label_smoothing=0.1,
+        average=0.999,
+        alternate_flip=True,
+        cutout=16,
+        policy="trivial",
+        evaluate_every=5,
+    )
 
 
 def _imagenet(network: str, batch_size: int, step_epochs: int) -> Recipe:
@@ -295,6 +358,9 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     "cifar10_resnet19_t2": cifar10_resnet19_t2,
     "cifar10_resnet19_t4": cifar10_resnet19_t4,
     "cifar10_resnet19_t6": cifar10_resnet19_t6,
+    "cifar10_resnet19_t2_paper": cifar10_resnet19_t2_paper,
+    "cifar10_resnet19_fast": cifar10_resnet19_fast,
+    "cifar10_resnet19_best": cifar10_resnet19_best,
     "imagenet_resnet34": imagenet_resnet34,
     "imagenet_resnet34_large": imagenet_resnet34_large,
     "imagenet_resnet50": imagenet_resnet50,

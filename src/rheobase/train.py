@@ -22,12 +22,13 @@ from rheobase.data.feed import Feed, generator
 from rheobase.distributed import Team
 from rheobase.functional import readout
 from rheobase.nn import Soma
-from rheobase.progress import Reporter
+from rheobase.progress import Reporter, process_seconds
 from rheobase.recipes import Recipe
 from rheobase.runs import Row, Run, load_data, load_network
 from rheobase.step import DTYPES, Step, autocast, learning_rate, loss_of, make_optimizer, make_step, set_learning_rate
 
 ALONE = Team()
+SAVE_SECONDS = 30.0
 
 
 class Interrupted(Exception):
@@ -55,11 +56,13 @@ def fit(
     device: str = "auto",
     download: bool = False,
     reporter: Reporter | None = None,
+    save_every: float = SAVE_SECONDS,
     part_bytes: int | None = None,
 ) -> Run:
     """Train `recipe` into the folder `out`, or continue the run that is there from its newest good checkpoint.
 
-    Files of checkpoints above `part_bytes` are cut into parts of that size.
+    A checkpoint is written after the epoch in which `save_every` seconds have passed, at the end, and on Ctrl-C. Its
+    files above `part_bytes` are cut into parts of that size.
     """
     if resume and out is None:
         raise ValueError("resume needs the folder of the run")
@@ -78,20 +81,15 @@ def fit(
         run = Run(out)
         if run.recipe() != recipe:
             raise ValueError(f"{out} holds a run of another recipe; resume it with its own")
-        _train(run, recipe, feed, team, reporter if reporter and team.leads else Reporter(), resume, part_bytes)
+        shown = reporter if reporter and team.leads else Reporter()
+        trainer = Trainer(run, recipe, feed, team, shown, save_every=save_every, part_bytes=part_bytes)
+        if resume and (saved := checkpoint.latest(run.checkpoints)) is not None:
+            trainer.restore(saved)
+        if resume and team.leads:
+            run.keep_rows(trainer.step // feed.steps)
+        trainer.train()
         team.wait()  # nobody leaves before the last checkpoint is written
     return run
-
-
-def _train(
-    run: Run, recipe: Recipe, feed: Feed, team: Team, reporter: Reporter, resume: bool, part_bytes: int | None
-) -> None:
-    trainer = Trainer(run, recipe, feed, team, reporter, part_bytes)
-    if resume and (saved := checkpoint.latest(run.checkpoints)) is not None:
-        trainer.restore(saved)
-    if resume and team.leads:
-        run.keep_rows(trainer.step // feed.steps)
-    trainer.train()
 
 
 def evaluate_run(
@@ -121,21 +119,29 @@ class Trainer:
     """The state of a run: network, optimiser, moving average, and how far it is."""
 
     def __init__(
-        self, run: Run, recipe: Recipe, feed: Feed, team: Team, reporter: Reporter, part_bytes: int | None
+        self,
+        run: Run,
+        recipe: Recipe,
+        feed: Feed,
+        team: Team,
+        reporter: Reporter,
+        *,
+        save_every: float,
+        part_bytes: int | None,
     ) -> None:
-        self.part_bytes = part_bytes
+        self.save_every, self.part_bytes = save_every, part_bytes
         self.run, self.recipe, self.feed, self.team, self.reporter = run, recipe, feed, team, reporter
         self.device = device = feed.device
         torch.manual_seed(generator(recipe.seed).initial_seed())
         self.network = run.network().to(device, feed.dtype)
-        if device.type == "cuda":
-            torch.backends.cudnn.benchmark = True  # shapes are fixed: the fastest algorithms are worth finding
-            self.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        torch.backends.cudnn.benchmark = True  # shapes are fixed: the fastest algorithms are worth finding
         self.average = copy.deepcopy(self.network) if recipe.average else None
         self.optimizer = make_optimizer(self.network, recipe, device)
         self.scaler = torch.amp.GradScaler(device.type, enabled=recipe.precision == "fp16")
         self.forward = team.wrap(self.network)
         self.step = 0
+        self.before = 0.0  # seconds that earlier processes worked on this run
+        self.saved = time.monotonic()
         self.totals = torch.zeros(4, dtype=torch.float64, device=device)  # of the epoch: loss, correct, norm, images
 
     @property
@@ -185,11 +191,14 @@ class Trainer:
         row = self._row(epoch, seen_before, started)
         self._check_finite(row.get("test_loss", 0.0))  # the last update can spoil the weights after the last loss
         self.totals.zero_()
+        last = epoch + 1 == self.recipe.epochs
+        stopping = interrupted.is_set()  # once: a signal from here on is for the next epoch
         if self.team.leads:
             self.run.append(row)
-            self.save()
+            if last or stopping or time.monotonic() - self.saved >= self.save_every:
+                self.save()
             self.reporter.epoch(row)
-        if interrupted.is_set() and epoch + 1 < self.recipe.epochs:
+        if stopping and not last:
             self._stop()
 
     def _stop(self) -> NoReturn:
@@ -212,7 +221,10 @@ class Trainer:
         if (epoch + 1) % self.recipe.evaluate_every == 0 or epoch + 1 == self.recipe.epochs:
             found = evaluate(self.result, self.feed, self.recipe, self.team)
             row |= {"test_loss": found.loss, "test_accuracy": found.accuracy, "firing_rates": found.firing_rates}
-        return row
+        return row | {"elapsed": self._elapsed()}
+
+    def _elapsed(self) -> float:
+        return self.before + process_seconds()
 
     def _check_finite(self, loss: float) -> None:
         if not isfinite(loss):
@@ -229,13 +241,14 @@ class Trainer:
                 training[f"momentum.{names[id(parameter)]}"] = state["momentum_buffer"]
         if self.average is not None:
             training |= {f"network.{name}": t for name, t in self.network.state_dict().items()}
-        state = {"step": self.step, "scaler": self.scaler.state_dict()}
+        state = {"step": self.step, "elapsed": self._elapsed(), "scaler": self.scaler.state_dict()}
         tensors = {"weights": self.result.state_dict(), "training": training}
         checkpoint.save(self.run.checkpoints, self.step, tensors, state, part_bytes=self.part_bytes)
+        self.saved = time.monotonic()
 
     def restore(self, saved: Checkpoint) -> None:
         training = saved.tensors["training"]
-        self.step = saved.step
+        self.step, self.before = saved.step, saved.state["elapsed"]
         self.totals.copy_(training["totals"])
         self.result.load_state_dict(saved.tensors["weights"])
         if self.average is not None:

@@ -3,6 +3,7 @@
 Order and augmentation of an epoch follow from seed and epoch alone, so a run can continue anywhere, exactly.
 """
 
+import math
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -17,6 +18,7 @@ from rheobase.data.policy import trivial_augment
 from rheobase.recipes import Recipe
 
 TEST_BATCH = 256
+PIECE = 2**24  # values that are augmented at once: a few large operations instead of many small ones
 Batch = TypeVar("Batch")
 
 
@@ -47,6 +49,8 @@ class Feed:
         full, rest = divmod(len(dataset.train), recipe.batch_size)
         # A last, smaller batch is used where every process gets at least two images of it: statistics need them.
         self.steps = full + (rest >= 2 * world or full == 0)
+        values = math.prod(dataset.train.shape) * recipe.batch_size // world
+        self.piece = max(1, PIECE // values) if isinstance(self.train, Split) else 1  # in steps
 
     def training(self, epoch: int, first: int = 0) -> Iterator[tuple[Tensor, Tensor, float]]:
         """Images, labels and this process's weight in the mean loss (1 on average), from step `first` of the epoch."""
@@ -58,16 +62,27 @@ class Feed:
 
     def _training(self, epoch: int, first: int) -> Iterator[tuple[Tensor, Tensor, float]]:
         n, size = len(self.train), self.recipe.batch_size
+        where = self.train.labels.device
         random = generator(self.recipe.seed, epoch)
-        order = torch.randperm(n, generator=random).to(self.train.labels.device)
-        uniform = torch.rand(n, COLUMNS, generator=random).to(self.train.labels.device)
-        for step in range(first, self.steps):
-            start, stop = step * size, min((step + 1) * size, n)
-            own = self._share(start, stop)
-            index, u = order[own], uniform[own]
+        order = torch.randperm(n, generator=random)
+        uniform = torch.rand(n, COLUMNS, generator=random)
+        if self.recipe.alternate_flip:
+            turn = torch.randint(2, (n,), generator=generator(self.recipe.seed, 0, 1)) + epoch
+            uniform[:, 2] = 0.5 * (turn[order] % 2)
+        order, uniform = order.to(where), uniform.to(where)
+        # Pieces begin at the same steps however an epoch is entered, so that it continues bit for bit.
+        for piece in range(first - first % self.piece, self.steps, self.piece):
+            batches = [(step * size, min((step + 1) * size, n)) for step in range(piece, self.steps)[: self.piece]]
+            indices = [order[self._share(*batch)] for batch in batches]
+            index, u = torch.cat(indices), torch.cat([uniform[self._share(*batch)] for batch in batches])
             images = self.train.read(index, u).to(self.device, non_blocking=True)
             images = self._augmented(images, u.to(self.device), self.recipe.timesteps_at(epoch))
-            yield images, self.train.labels[index].to(self.device), len(index) * self.world / (stop - start)
+            labels = self.train.labels[index].to(self.device)
+            counts = [len(i) for i in indices]
+            parts = zip(images.split(counts, images.ndim - 4), labels.split(counts), batches, strict=True)
+            for step, (x, y, (start, stop)) in enumerate(parts, piece):
+                if step >= first:
+                    yield x, y, len(y) * self.world / (stop - start)
 
     def _testing(self) -> Iterator[tuple[Tensor, Tensor]]:
         own = self._share(0, len(self.test))
