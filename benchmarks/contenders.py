@@ -34,7 +34,7 @@ class Setting:
 
     @property
     def memory_format(self) -> torch.memory_format:
-        return torch.channels_last if self.device == "cuda" else torch.contiguous_format
+        return torch.channels_last
 
     def autocast(self) -> AbstractContextManager[Any]:
         return torch.autocast(self.device, torch.bfloat16, enabled=self.half)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
 from rheobase import kernels
+from rheobase.kernels import winograd
 
 MEMORY = {
     "speed": "keep spikes and synapse outputs for the backward pass as they are",
@@ -31,7 +32,12 @@ class Conv2d(nn.Conv2d):
     def forward(self, x: Tensor) -> Any:
         if self.memory != "speed" and torch.is_grad_enabled():
             return Pending(self, x)
-        return super().forward(x.flatten(0, 1)).unflatten(0, x.shape[:2])
+        flat = x.flatten(0, 1)
+        if self.bias is None and self.padding_mode == "zeros" and winograd.applies(flat, self.weight, self):
+            y = winograd.convolve(flat, self.weight)
+        else:
+            y = super().forward(flat)
+        return y.unflatten(0, x.shape[:2])
 
 
 class Pending(NamedTuple):

@@ -5,6 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from rheobase.kernels import winograd
+
 Pair = int | tuple[int, ...]
 
 
@@ -21,6 +23,9 @@ class FrozenConv2d(nn.Conv2d):
         kinds = {(t.device.type, t.dtype) for t in (x, self.weight)}
         if kinds != {("cpu", torch.float32)} or x.requires_grad or not _HAS_ONEDNN:
             return super().forward(x)
+        if winograd.applies(x, self.weight, self):
+            y = winograd.convolve(x, self.weight)
+            return y if self.bias is None else y.add_(self.bias[:, None, None])
         window = [list(p) for p in (self.padding, self.stride, self.dilation)]
         version = self.weight.data_ptr(), self.weight._version
         if self._packed is None or self._packed[0] != version:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from rheobase.kernels import winograd
 from rheobase.kernels.fused import Settings, run_backward, run_forward
 from rheobase.kernels.packing import Packed, unpack
 
@@ -22,26 +23,23 @@ class Convolution(NamedTuple):
     groups: int
 
     def output(self, s: Tensor, weight: Tensor) -> Tensor:
-        x = torch.ops.aten.convolution(
-            s.flatten(0, 1), weight, None, self.stride, self.padding, self.dilation, False, [0, 0], self.groups
-        )
+        spikes, window = s.flatten(0, 1), (self.stride, self.padding, self.dilation, False, [0, 0], self.groups)
+        if winograd.applies(spikes, weight, self):
+            x = winograd.convolve(spikes, weight)
+        else:
+            x = torch.ops.aten.convolution(spikes, weight, None, *window)
         return x.unflatten(0, s.shape[:2])
 
     def gradients(self, grad: Tensor, s: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
         """Of the spikes and of the weight."""
-        grad_s, grad_weight, _ = torch.ops.aten.convolution_backward(
-            grad.flatten(0, 1),
-            s.flatten(0, 1),
-            weight,
-            None,
-            self.stride,
-            self.padding,
-            self.dilation,
-            False,
-            [0, 0],
-            self.groups,
-            [True, True, False],
-        )
+        grad, spikes = grad.flatten(0, 1), s.flatten(0, 1)
+        window = (self.stride, self.padding, self.dilation, False, [0, 0], self.groups)
+        if winograd.applies(spikes, weight, self):
+            grad_s, grad_weight = winograd.gradients(grad, spikes, weight)
+        else:
+            grad_s, grad_weight, _ = torch.ops.aten.convolution_backward(
+                grad, spikes, weight, None, *window, [True, True, False]
+            )
         return grad_s.unflatten(0, s.shape[:2]), grad_weight
 
 

@@ -1,0 +1,135 @@
+"""The CPU's 3x3 convolution against torch's."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from rheobase.deploy.convolution import convolution
+from rheobase.kernels import winograd
+from rheobase.nn import Conv2d, Soma
+
+LAST = torch.channels_last
+
+
+def _tensors(n: int, c: int, o: int, h: int, w: int, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
+    torch.manual_seed(0)
+    x = torch.randn(n, c, h, w, dtype=dtype).contiguous(memory_format=LAST)
+    return x.requires_grad_(), (torch.randn(o, c, 3, 3, dtype=dtype) / (3 * c**0.5)).requires_grad_()
+
+
+@pytest.mark.parametrize("shape", [(1, 2, 3, 4, 6), (5, 7, 9, 6, 10), (3, 1, 1, 2, 2), (2, 5, 4, 18, 8)])
+@pytest.mark.parametrize("images", [1, 2, 100])
+def test_output_and_gradients_equal_torch(shape: tuple[int, ...], images: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(winograd, "_TILES", images * shape[3] * shape[4] // 4)  # at a time, the last ones fewer
+    monkeypatch.setattr(winograd, "_CACHED", 0)
+    x, weight = _tensors(*shape)  # type: ignore[misc]
+    expected, found = torch.conv2d(x, weight, padding=1), winograd.convolve(x, weight)
+    assert found.is_contiguous(memory_format=LAST)
+    upstream = torch.randn_like(expected)
+    pairs = zip(
+        (expected, *torch.autograd.grad(expected, (x, weight), upstream)),
+        (found, *torch.autograd.grad(found, (x, weight), upstream)),
+        strict=True,
+    )
+    for a, b in pairs:
+        torch.testing.assert_close(b, a, rtol=1e-12, atol=1e-12)
+
+
+def test_gradients_of_any_memory_order() -> None:
+    x, weight = _tensors(3, 4, 5, 6, 8)
+    grad = torch.randn(3, 6, 8, 5, dtype=torch.float64).permute(0, 3, 1, 2)
+    for a, b in zip(
+        winograd.gradients(grad, x, weight), winograd.gradients(grad.contiguous(), x.contiguous(), weight), strict=True
+    ):
+        assert torch.equal(a, b)
+
+
+def test_float32_is_as_exact_as_torch() -> None:
+    x, weight = (t.detach() for t in _tensors(2, 128, 130, 8, 10))
+    exact = torch.conv2d(x, weight, padding=1)
+    scale = exact.abs().max()
+    theirs, ours = (
+        (f(x.float(), weight.float()).double() - exact).abs().max() / scale
+        for f in (lambda a, b: torch.conv2d(a, b, padding=1), winograd.convolve)
+    )
+    assert ours < 4 * max(float(theirs), 2**-23)
+
+
+def test_operators_are_well_formed() -> None:
+    x, weight = _tensors(2, 3, 5, 4, 6)
+    torch.library.opcheck(winograd.convolve, (x, weight))
+    torch.library.opcheck(
+        winograd.gradients, (torch.randn(2, 5, 4, 6, dtype=torch.float64), x.detach(), weight.detach())
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "size", "options"),
+    [
+        ("a float64 network", 8, {"dtype": torch.float64}),
+        ("an odd side", 9, {}),
+        ("a small image", 4, {}),
+        ("few channels", 8, {"in_channels": 64}),
+        ("a stride", 8, {"stride": 2}),
+        ("no padding", 8, {"padding": 0}),
+        ("padding by name", 8, {"padding": "same"}),
+        ("a dilation", 8, {"dilation": 2}),
+        ("groups", 8, {"groups": 2}),
+        ("another window", 8, {"kernel_size": 1}),
+        ("a bias", 8, {"bias": True}),
+        ("another border", 8, {"padding_mode": "circular"}),
+    ],
+)
+def test_other_convolutions_are_left_to_torch(
+    change: str, size: int, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> Tensor:
+        raise AssertionError(f"Winograd was taken for {change}")
+
+    monkeypatch.setattr(winograd, "convolve", refuse)
+    settings: dict[str, Any] = {"in_channels": 128, "out_channels": 130, "kernel_size": 3, "padding": 1, "bias": False}
+    conv = Conv2d(**settings | options).to(memory_format=LAST)  # type: ignore[call-overload]
+    x = torch.randn(2, conv.in_channels, size, size, dtype=conv.weight.dtype).contiguous(memory_format=LAST)
+    sequence = x[None]
+    torch.testing.assert_close(conv(sequence)[0], nn.Conv2d.forward(conv, x))
+
+
+def _layer() -> tuple[Conv2d, Soma, Tensor]:
+    torch.manual_seed(0)
+    conv = Conv2d(128, 130, 3, padding=1, bias=False).to(memory_format=LAST)  # type: ignore[call-overload]
+    spikes = (torch.rand(2, 3, 8, 10, 128) < 0.3).float().permute(0, 1, 4, 2, 3)
+    return conv, Soma(130), spikes.requires_grad_()
+
+
+def test_a_layer_takes_it_in_every_memory_mode(monkeypatch: pytest.MonkeyPatch) -> None:
+    conv, soma, spikes = _layer()
+    calls = []
+    original = winograd._convolve
+    monkeypatch.setattr(winograd, "_convolve", lambda *tensors: calls.append(1) or original(*tensors))
+    results = []
+    for memory in ("speed", "packed", "recompute"):
+        conv.memory = memory
+        calls.clear()
+        out = soma(conv(spikes))
+        results.append((out, *torch.autograd.grad(out, (spikes, conv.weight), torch.ones_like(out))))
+        assert len(calls) == (3 if memory == "recompute" else 2)
+    for other in results[1:]:
+        assert all(map(torch.equal, results[0], other))
+
+
+def test_a_layer_compiles_as_one_graph() -> None:
+    conv, _, spikes = _layer()
+    compiled = torch.compile(conv, fullgraph=True, backend="aot_eager")
+    assert torch.equal(compiled(spikes), conv(spikes))
+
+
+def test_deployed_convolution_takes_it() -> None:
+    conv, _, spikes = _layer()
+    bias = torch.randn(130)
+    frozen = convolution(conv.weight.detach(), bias, padding=(1, 1), stride=(1, 1), dilation=(1, 1))
+    x = spikes[0].detach()
+    found = frozen(x)
+    assert torch.equal(found, winograd.convolve(x, conv.weight) + bias[:, None, None])
+    torch.testing.assert_close(found, torch.conv2d(x, conv.weight, bias, padding=1), rtol=1e-5, atol=1e-5)
