@@ -55,6 +55,20 @@ def test_counts_beyond_16_bits() -> None:
     assert slices(events, window=9, timesteps=2)[0, 1, 1, 1] == number
 
 
+@pytest.mark.parametrize(("hot", "kind"), [(0, np.uint8), (90, np.uint8), (700, np.uint16)])
+def test_sparse_frames_have_small_counts_that_never_overflow(hot: int, kind: type) -> None:
+    """Most windows are empty, one has many events, of which `hot` are at one pixel."""
+    spread = recording(5, 400, 128, 96, until=1000)
+    columns = {name: getattr(spread, name).copy() for name in "txyp"}
+    for name, value in (("x", 77), ("y", 55), ("p", 1)):
+        columns[name] = np.concatenate([np.full(hot, value, columns[name].dtype), columns[name]])
+    columns["t"] = np.concatenate([np.zeros(hot, np.int64), columns["t"]])
+    events = Events(*columns.values(), 128, 96)
+    frames = slices(events, window=1000, timesteps=7, start=0)
+    assert frames.dtype == kind
+    assert np.array_equal(frames, counted(events, 1000, 7, (128, 96), 0))
+
+
 def test_windows_without_events_are_zero_and_binary_is_at_most_one() -> None:
     events = Events(
         np.array([10, 10, 11, 95]), np.uint16([1, 1, 1, 2]), np.uint16([0] * 4), np.uint8([1, 1, 1, 0]), 3, 2

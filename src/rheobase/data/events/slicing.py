@@ -1,11 +1,13 @@
 """Slices of time as frames: what a network sees of a recording."""
 
-from itertools import pairwise
-
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from rheobase.data.events.stream import Events
+
+SPARSE = 64  # cells per event: from here on, writing zeros takes longer than looking for the smallest type of counts
+GROUP = 7  # 2^7 neighbouring cells are counted together for that
 
 
 def slices(
@@ -22,7 +24,7 @@ def slices(
 
     The first window begins `offset` microseconds after `start`, or after the first event. Pixel (x, y) falls into cell
     (x * W // width, y * H // height) of `size` (W, H). A window without events is a frame of zeros; `binary` frames
-    tell only whether there were any. Counts have 16 bits, or 32 where a window has too many events for that.
+    tell only whether there were any. Counts have 8, 16 or 32 bits, never too few.
     """
     width, height = size or (events.width, events.height)
     if window < 1 or timesteps < 1:
@@ -35,17 +37,35 @@ def slices(
     if start is None:
         start = int(events.t[0]) if len(events) else 0
     edges = np.searchsorted(events.t, start + offset + window * np.arange(timesteps + 1, dtype=np.int64))
-    first = int(edges[0])
-    cell = _cells(events, slice(first, int(edges[-1])), width, height)
-    # most frames are mostly zeros, and writing those takes the longest
-    narrow = np.diff(edges).max() < 2**16
-    frames = np.zeros((timesteps, 2 * height * width), np.uint16 if narrow else np.uint32)
-    for frame, (left, right) in zip(frames, pairwise((edges - first).tolist()), strict=True):
-        if left < right:
-            frame[:] = np.bincount(cell[left:right], minlength=len(frame))
+    per_window, frame = np.diff(edges), 2 * height * width
+    cell = _cells(events, slice(int(edges[0]), int(edges[-1])), width, height)
+    cells = timesteps * frame
+    kind = np.int32 if cells < 2**31 else np.int64
+    index: NDArray[np.signedinteger] = np.repeat(np.arange(0, cells, frame).astype(kind), per_window)
+    np.add(index, cell, out=index, casting="unsafe")  # below `cells`, so it fits
+    frames = _counted(index, cells, _largest(index, cells, int(per_window.max())))
     if binary:
         np.minimum(frames, 1, out=frames)
     return frames.reshape(timesteps, 2, height, width)
+
+
+def _largest(index: NDArray[np.signedinteger], cells: int, in_window: int) -> int:
+    """A number of events that no cell exceeds, since no window or no group of cells does."""
+    if in_window < 2**8 or cells < SPARSE * len(index):
+        return in_window
+    # a group can lie in two windows
+    return min(in_window, int(_counted(index >> GROUP, (cells >> GROUP) + 1, 2 * in_window).max()))
+
+
+def _counted(index: NDArray[np.signedinteger], cells: int, largest: int) -> NDArray[np.unsignedinteger]:
+    """How often every number below `cells` occurs, in the smallest type that can count to `largest`."""
+    # NumPy's bincount counts with 64 bits, and writing zeros takes the longest: most frames are mostly zeros
+    unsigned, signed = ("u1", "u1") if largest < 2**8 else ("u2", "i2") if largest < 2**16 else ("u4", "i4")
+    counts = np.zeros(cells, unsigned)
+    # torch adds no unsigned numbers above 8 bits, but the bits of a sum are the same for signed ones
+    view = torch.from_numpy(counts.view(signed))
+    view.index_add_(0, torch.from_numpy(index), torch.ones(1, dtype=view.dtype).expand(len(index)))
+    return counts
 
 
 def _cells(events: Events, part: slice, width: int, height: int) -> NDArray[np.unsignedinteger]:
