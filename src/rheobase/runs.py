@@ -56,8 +56,9 @@ class Run:
         return Recipe(**self._read_json("recipe.json"))
 
     def network(self) -> SpikingNet:
-        """The network of this run, without its weights."""
-        return network_for(self.recipe(), self._read_json("data.json"))
+        """The network of this run, without its weights, in the memory order that convolutions prefer."""
+        network = network_for(self.recipe(), self._read_json("data.json"))
+        return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def append(self, row: Row) -> None:
         try:

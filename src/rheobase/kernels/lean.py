@@ -23,24 +23,27 @@ class Convolution(NamedTuple):
     groups: int
 
     def output(self, s: Tensor, weight: Tensor) -> Tensor:
-        spikes, window = s.flatten(0, 1), (self.stride, self.padding, self.dilation, False, [0, 0], self.groups)
+        spikes = s.flatten(0, 1)
         if winograd.applies(spikes, weight, self):
             x = winograd.convolve(spikes, weight)
         else:
-            x = torch.ops.aten.convolution(spikes, weight, None, *window)
+            x = torch.ops.aten.convolution(spikes, weight, None, *self._window())
         return x.unflatten(0, s.shape[:2])
 
     def gradients(self, grad: Tensor, s: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
         """Of the spikes and of the weight."""
         grad, spikes = grad.flatten(0, 1), s.flatten(0, 1)
-        window = (self.stride, self.padding, self.dilation, False, [0, 0], self.groups)
         if winograd.applies(spikes, weight, self):
             grad_s, grad_weight = winograd.gradients(grad, spikes, weight)
         else:
             grad_s, grad_weight, _ = torch.ops.aten.convolution_backward(
-                grad, spikes, weight, None, *window, [True, True, False]
+                grad, spikes, weight, None, *self._window(), [True, True, False]
             )
         return grad_s.unflatten(0, s.shape[:2]), grad_weight
+
+    def _window(self) -> tuple[Any, ...]:
+        """As torch's operators take it; they could also transpose."""
+        return self.stride, self.padding, self.dilation, False, [0, 0], self.groups
 
 
 class Branch(NamedTuple):

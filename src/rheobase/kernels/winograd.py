@@ -99,7 +99,7 @@ def _convolve(x: Tensor, weight: Tensor) -> Tensor:
     matrices = (_factors(weight) @ weight.permute(2, 3, 1, 0).reshape(9, -1)).view(16, *weight.shape[1::-1])
     y = _empty_output(x, weight)
     for images, outputs, room in _chunks(_channels_last(x), y):
-        torch.bmm(room.transformed(images), matrices, out=room.products.flatten(0, 1).flatten(1, 3))
+        torch.bmm(room.transformed(images), matrices, out=_as_matrices(room.products))
         room.transform_back(outputs)
     return y.permute(0, 3, 1, 2)
 
@@ -146,20 +146,20 @@ class _Room:
         """B' d B of every tile: [16, tiles, C]."""
         _, height, width, _ = images.shape
         self.padded[:, 1:-1, 1:-1] = images
-        _times_b([self.padded[:, i : i + height : 2] for i in range(4)], self.rows)
+        _times_b([self.padded[:, i : i + height : 2] for i in range(4)], self.rows.unbind())
         _times_b([self.rows[..., i : i + width : 2, :] for i in range(4)], self.tiles.unbind(1))
         return _as_matrices(self.tiles)
 
     def transform_back(self, outputs: Tensor) -> None:
         """A' m A of the products m of every tile."""
         rows = self.output_rows.view(2, 4, *self.products.shape[2:])
-        _times_a(self.products, rows)
+        _times_a(self.products.unbind(), rows.unbind())
         windows = outputs.unflatten(2, (-1, 2)).unflatten(1, (-1, 2)).movedim(2, 0)  # [2, N, H / 2, W / 2, 2, C]
         _times_a(rows.unbind(1), windows.unbind(4))
 
     def transformed_gradients(self, grads: Tensor) -> Tensor:
         """A g A' of every tile g of 2 x 2 gradients: [16, tiles, C]."""
-        _times_a_transposed(grads.unflatten(1, (-1, 2)).unbind(2), self.output_rows)
+        _times_a_transposed(grads.unflatten(1, (-1, 2)).unbind(2), self.output_rows.unbind())
         _times_a_transposed(self.output_rows.unflatten(3, (-1, 2)).unbind(4), self.products.unbind(1))
         return _as_matrices(self.products)
 
