@@ -159,6 +159,7 @@ def _cifar10_resnet19(timesteps: int) -> Recipe:
         padding=4,
         flip=True,
         precision="bf16",
+        evaluate_every=5,
     )
 
 
@@ -230,7 +231,6 @@ def cifar10_resnet19_best() -> Recipe:
         alternate_flip=True,
         cutout=16,
         policy="trivial",
-        evaluate_every=5,
     )
 
 
@@ -349,8 +349,23 @@ def digits_dvs() -> Recipe:
 
 
 def dvscifar10_simulated() -> Recipe:
-    """The paper's DVS-CIFAR10 recipe on a simulated stand-in, made from the test images of CIFAR-10."""
-    return replace(dvscifar10_resnet19(), name="dvscifar10_simulated", data="dvscifar10-simulated")
+    """A simulated stand-in for DVS-CIFAR10, made from the test images of CIFAR-10. Ours, short: the set is no paper's."""
+    return Recipe(
+        name="dvscifar10_simulated",
+        data="dvscifar10-simulated",
+        network="resnet19",
+        timesteps=10,
+        epochs=28,
+        batch_size=128,
+        nesterov=True,
+        weight_decay=5e-4,
+        schedule="cosine",
+        warmup_epochs=1.0,
+        loss="steps",
+        padding=4,
+        flip=True,
+        precision="bf16",
+    )
 
 
 RECIPES: dict[str, Callable[[], Recipe]] = {
