@@ -9,10 +9,11 @@ import pytest
 import torch
 from rich.console import Console
 
-from benchmarks import soma, step
+from benchmarks import loop, soma, step
 from benchmarks.contenders import CONTENDERS, FLOOR, Contender, Setting, difference_from_law, synapses
 from benchmarks.measure import play_round, prepare
 from benchmarks.peers import Unavailable
+from rheobase import recipes
 
 SMALL = Setting(timesteps=3, batch=5, device="cpu", network="resnet8", image_size=8)
 
@@ -120,3 +121,13 @@ def test_soma_counts_the_fewest_bytes():
         "statistics": 2, "forward": 3, "backward_sums": 3, "backward_inputs": 5
     }  # fmt: skip
     assert calls["forward"][1]().shape == torch.Size([3, 5, 32, 4, 4])
+
+
+def test_the_loop_beside_its_bare_step():
+    recipe = recipes.demo().changed(["epochs=3", "batch_size=512", "timesteps=1"])
+    found = json.loads(json.dumps(loop.measure(recipe, None, torch.device("cpu"), steps=1)))
+    bare, (_, *epochs) = found["bare_step_seconds"], found["epoch_seconds"]
+    share = sum(epochs) / 2 / (1438 / 512 * (bare["before"] + bare["after"]) / 2)
+    assert found["overhead_percent"] == pytest.approx(100 * (share - 1))
+    assert found["evaluation_seconds"] > 0
+    assert found["checkpoint_seconds"] > 0
