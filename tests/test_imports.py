@@ -16,7 +16,7 @@ TOP = ("train", "demo", "paper", "figures", "cli_analysis", "cli_deploy", "cli",
 # Of the parts between, these stay closer to the ground.
 SITS_ON: dict[str, set[str]] = {
     "deploy": set(CORE),
-    "analysis": {*CORE, "deploy"},  # operations are those of folded networks
+    "analysis": {*CORE, "capture", "deploy"},  # operations are those of folded networks
     "report": set(),  # takes plain data
 }
 

@@ -1,9 +1,10 @@
 """The commands of analysis: analyze, paper, report. `register` adds them to the command line."""
 
+from collections.abc import Callable, Iterable
 from enum import StrEnum
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.box import SIMPLE
@@ -11,11 +12,14 @@ from rich.console import Console
 from rich.table import Table
 
 if TYPE_CHECKING:
+    import torch
+
     from rheobase.paper.result import Result
 
 console = Console(highlight=False, soft_wrap=True)
 
 DataOption = Annotated[Path | None, typer.Option(help="Folder with the data set.")]
+DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 ImagesOption = Annotated[int, typer.Option(min=1, help="Test images to look at.")]
 
 
@@ -89,13 +93,21 @@ def paper(
     item: Annotated[Item, typer.Argument(help="Figure, table or theorem of the paper, or the ablation.")],
     runs: Annotated[list[Path] | None, typer.Argument(help="Folders of runs, for tables and Fig. 6.")] = None,
     data: DataOption = None,
+    images: ImagesOption = 16,
+    epochs: Annotated[int | None, typer.Option(min=1, help="Epochs of every training of the ablation.")] = None,
+    device: DeviceOption = "auto",
     out: Annotated[Path, typer.Option(help="Folder for data and pictures.")] = Path("results/paper"),
 ) -> None:
     """Compute a figure, table or theorem of the paper anew: data, picture, comparison."""
     import torch
 
+    from rheobase.train import choose_device
+
     torch.set_num_threads(1)  # many small operations: a second thread mostly waits
-    result = _compute(item, list(runs or []), data)
+    for result in _compute(item, list(runs or []), data, images, epochs, choose_device(device)):
+        if result.to_come:  # what is there is kept, whatever happens to the rest
+            result.save(out)
+            console.print(f"{result.to_come} more to come", markup=False)
     console.print(f"{result.title} ({result.source})", markup=False)
     for sentence in result.comparison:
         console.print(f"  {sentence}", markup=False)
@@ -129,27 +141,33 @@ def write_report(run: Path, *, data: Path | None = None, images: int = 360, out:
     return target
 
 
-def _compute(item: Item, runs: list[Path], data: Path | None) -> "Result":
+def _compute(
+    item: Item, runs: list[Path], data: Path | None, images: int, epochs: int | None, device: "torch.device"
+) -> "Iterable[Result]":
+    """The result, after its preliminary versions where there are such."""
     from rheobase.paper import inference, theory, training
+    from rheobase.paper.ablation import ablation
 
     if item in (Item.table1, Item.table2, Item.table3):
-        return training.table(item.value, runs)
+        return [training.table(item.value, runs)]
     if item in (Item.fig6, Item.table6):
         if len(runs) > 1:
             raise ValueError(f"{item} looks at one run, got {len(runs)}")
-        options: dict[str, Any] = {"run": runs[0] if runs else None, "data": data}
-        return inference.fig6(**options) if item is Item.fig6 else inference.table6(**options)
+        look = inference.fig6 if item is Item.fig6 else inference.table6
+        return [look(run=runs[0] if runs else None, data=data, images=images, device=device)]
     if runs:
         raise ValueError(f"{item} needs no run; leave out {runs[0]}")
     if item is Item.fig2:
-        return training.fig2(data=data)
+        return training.fig2(data=data, device=device)
     if item is Item.ablation:
-        return training.ablation(data=data)
-    if item is Item.theorem1:
-        return theory.theorem1()
-    if item is Item.theorem2:
-        return theory.theorem2()
-    return theory.fig3() if item is Item.fig3 else theory.fig4()
+        return ablation(data=data, device=device, epochs=epochs)
+    compute: dict[Item, Callable[[], Result]] = {
+        Item.theorem1: theory.theorem1,
+        Item.theorem2: theory.theorem2,
+        Item.fig3: theory.fig3,
+        Item.fig4: theory.fig4,
+    }
+    return [compute[item]()]
 
 
 def _table(*headings: str) -> Table:

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from rheobase.analysis.gradients import gradient_norms
-from rheobase.analysis.somas import NoNorm
+from rheobase.analysis.variants import NoNorm
 from rheobase.models import SpikingNet, build
 
 

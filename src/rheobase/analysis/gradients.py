@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from rheobase.capture import capture
 from rheobase.functional import readout
 from rheobase.models import SpikingNet
 from rheobase.nn import Soma
@@ -38,40 +39,53 @@ class GradientNorms:
 
 
 def gradient_norms(
-    network: SpikingNet, batches: Iterable[tuple[Tensor, Tensor]], timesteps: int, *, lr: float = 0.1
+    network: SpikingNet,
+    batches: Iterable[tuple[Tensor, Tensor]],
+    timesteps: int,
+    *,
+    lr: float = 0.1,
+    autocast: torch.dtype | None = None,
 ) -> GradientNorms:
     """Train `network` on (images, labels) by SGD with momentum 0.9 and watch the layers of its body.
 
-    `lr=0` leaves the weights where they are.
+    `lr=0` leaves the weights where they are. With `autocast` the forward pass runs in that type.
     """
     watched = {name: soma for name, soma in network.body.named_modules() if isinstance(soma, Soma)}
     synapses = {name: layer for name, layer in network.body.named_modules() if isinstance(layer, nn.Conv2d)}
     if not watched:
         raise ValueError("gradient_norms: the network has no layers between its encoding and decoding layers")
-    spikes = torch.zeros(len(watched), dtype=torch.float64)
-    weights = dict.fromkeys(synapses, 0.0)
+    device = network.stem.weight.device  # norms are added up there: a captured step must not wait for the host
+    spikes = torch.zeros(len(watched), dtype=torch.float64, device=device)
+    weights = torch.zeros(len(synapses), dtype=torch.float64, device=device)
 
     def listen(i: int, out: Tensor) -> None:
         def add(gradient: Tensor) -> None:
-            spikes[i] += float(gradient.norm())
+            spikes[i] += _norm(gradient)
 
         if out.requires_grad:
             out.register_hook(add)
+
+    def step(images: Tensor, labels: Tensor) -> tuple[Tensor]:
+        with torch.autocast(device.type, autocast, enabled=autocast is not None):
+            logits = network(images, timesteps)
+        loss = F.cross_entropy(readout(logits.to(torch.promote_types(logits.dtype, torch.float32))), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        for i, layer in enumerate(synapses.values()):
+            assert layer.weight.grad is not None
+            weights[i] += _norm(layer.weight.grad)
+        optimizer.step()
+        return (loss.detach(),)
 
     handles = [
         soma.register_forward_hook(lambda m, x, out, i=i: listen(i, out)) for i, soma in enumerate(watched.values())
     ]
     optimizer = torch.optim.SGD(network.parameters(), lr=lr, momentum=0.9)
-    was_training, steps = network.training, 0
+    was_training, steps, captured = network.training, 0, capture(step, device)
     network.train()
     try:
         for images, labels in batches:
-            optimizer.zero_grad()
-            F.cross_entropy(readout(network(images, timesteps)), labels).backward()
-            for name, layer in synapses.items():
-                assert layer.weight.grad is not None
-                weights[name] += float(layer.weight.grad.norm())
-            optimizer.step()
+            captured(images, labels)
             steps += 1
     finally:
         network.train(was_training)
@@ -79,10 +93,14 @@ def gradient_norms(
             handle.remove()
     if not steps:
         raise ValueError("gradient_norms: expected at least one batch, got none")
-    main = [name for name in synapses if "shortcut" not in name]
+    by_name = dict(zip(synapses, (weights / steps).tolist(), strict=True))
     return GradientNorms(
         layers=list(watched),
         spikes=(spikes / steps).tolist(),
-        weights=[weights[name] / steps for name in main],
+        weights=[norm for name, norm in by_name.items() if "shortcut" not in name],
         steps=steps,
     )
+
+
+def _norm(gradient: Tensor) -> Tensor:
+    return gradient.norm(dtype=torch.promote_types(gradient.dtype, torch.float32))

@@ -1,7 +1,4 @@
-"""Somas on the law, open to observation, and the alternatives to tdBN that the ablation compares.
-
-All of them fit where `nn.Soma` does: `build(name, soma=NoNorm)`.
-"""
+"""Somas on the law, open to observation and to derivatives of any order."""
 
 import copy
 from collections.abc import Callable
@@ -37,8 +34,8 @@ class LawSoma(Soma):
                 x,
                 self.weight[i],
                 self.bias[i],
-                alpha=self.alpha,
-                v_th=self.scale,
+                alpha=self.branches**-0.5,
+                v_th=self.v_th,
                 mean=mean[i],
                 var=var[i],
                 eps=self.eps,
@@ -54,100 +51,6 @@ class LawSoma(Soma):
             self.running_mean.lerp_(torch.stack(means), self.momentum)
             self.running_var.lerp_(torch.stack(variances), self.momentum)
         return means, variances
-
-    @property
-    def alpha(self) -> float:
-        return self.branches**-0.5
-
-    @property
-    def scale(self) -> float:
-        return self.v_th
-
-
-class UnitAlpha(LawSoma):
-    """alpha = 1 on every branch: two branches sum to twice the variance."""
-
-    @property
-    def alpha(self) -> float:
-        return 1.0
-
-
-class UnscaledNorm(LawSoma):
-    """Batch normalisation as it is: every branch to N(0, 1), whatever the threshold."""
-
-    @property
-    def alpha(self) -> float:
-        return 1.0
-
-    @property
-    def scale(self) -> float:
-        return 1.0
-
-
-class StepNorm(LawSoma):
-    """tdBN with statistics of every timestep by itself; it knows at most `timesteps` of them."""
-
-    step_mean: Tensor
-    step_var: Tensor
-
-    def __init__(self, channels: int, branches: int = 1, *, timesteps: int = 4, **neuron: Any) -> None:
-        super().__init__(channels, branches, **neuron)
-        self.timesteps = timesteps
-        self.register_buffer("step_mean", torch.zeros(timesteps, branches, channels))
-        self.register_buffer("step_var", torch.ones(timesteps, branches, channels))
-
-    def current(self, *xs: Tensor) -> Tensor:
-        if len(xs[0]) > self.timesteps:
-            raise ValueError(f"StepNorm: expected at most {self.timesteps} timesteps, got {len(xs[0])}")
-        currents = []
-        for t in range(len(xs[0])):
-            self.running_mean, self.running_var = self.step_mean[t], self.step_var[t]
-            currents.append(super().current(*(x[t : t + 1] for x in xs)))
-        return torch.cat(currents)
-
-
-class NoNorm(LawSoma):
-    """Synapses feed the neurons as they are; a bias per channel is all there is to learn."""
-
-    def current(self, *xs: Tensor) -> Tensor:
-        shape = (-1, *[1] * (xs[0].ndim - 3))
-        current = torch.zeros_like(xs[0])
-        for x, weight, bias in zip(xs, self.weight, self.bias, strict=True):
-            current = current + weight.view(shape) * x + bias.view(shape)
-        return current
-
-
-class NeuNorm(NoNorm):
-    """NeuNorm (Wu et al. 2019): a slow mean of the spikes over channels is subtracted from what the next layer sees.
-
-    x[t] = k * x[t-1] + (1 - k) * mean of s[t] over channels; the output is s - factor * x with a learnt factor per
-    channel, so it is no longer binary. k = 0.9 and factors that start at 1 are our reading.
-    """
-
-    memory = 0.9
-
-    def __init__(self, channels: int, branches: int = 1, **neuron: Any) -> None:
-        super().__init__(channels, branches, **neuron)
-        self.factor = nn.Parameter(torch.ones(channels))
-
-    def fire(self, current: Tensor) -> Tensor:
-        spikes = super().fire(current)
-        slow = torch.zeros_like(spikes[0].mean(1, keepdim=True))
-        out = []
-        for s in spikes:
-            slow = self.memory * slow + (1 - self.memory) * s.mean(1, keepdim=True)
-            out.append(s - self.factor.view(-1, *[1] * (s.ndim - 2)) * slow)
-        return torch.stack(out)
-
-
-VARIANTS: dict[str, tuple[str, type[Soma]]] = {
-    "tdbn": ("tdBN", Soma),
-    "step": ("batch norm per timestep", StepNorm),
-    "unscaled": ("batch norm without threshold scaling", UnscaledNorm),
-    "unit_alpha": ("tdBN with alpha = 1 on both branches", UnitAlpha),
-    "neunorm": ("NeuNorm", NeuNorm),
-    "none": ("no normalisation", NoNorm),
-}
 
 
 def observable(network: nn.Module) -> nn.Module:

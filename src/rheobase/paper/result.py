@@ -10,6 +10,8 @@ import torch
 
 from rheobase.runs import environment
 
+CPU = torch.device("cpu")
+
 
 @dataclass(frozen=True)
 class Chart:
@@ -33,6 +35,9 @@ class Result:
     comparison: list[str]
     """How it compares with the paper, sentence by sentence."""
     charts: list[Chart] = field(default_factory=list)
+    device: torch.device = CPU
+    to_come: int = 0
+    """Parts that are still being computed."""
 
     def save(self, folder: Path) -> Path:
         """As JSON into `folder`."""
@@ -43,7 +48,7 @@ class Result:
             "source": self.source,
             "comparison": self.comparison,
             "data": self.data,
-            "environment": environment(torch.device("cpu")),
+            "environment": environment(self.device),
         }
         path.write_text(json.dumps(content, indent=1) + "\n")
         return path

@@ -1,0 +1,170 @@
+"""Why tdBN works: other normalisations, alphas, depths, decays and windows, trained alike and briefly."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rheobase import train
+from rheobase.analysis.variants import VARIANTS, StepNorm
+from rheobase.capture import capture
+from rheobase.data import Dataset
+from rheobase.data.feed import Feed
+from rheobase.models import BasicBlock, PlainBlock, SomaFactory, SpikingNet
+from rheobase.nn import Conv2d
+from rheobase.paper.apart import Failure, apart
+from rheobase.paper.result import CPU, Chart, Result
+from rheobase.paper.training import broken, images, recipe_for, source
+from rheobase.recipes import Recipe
+from rheobase.step import learning_rate, make_optimizer, make_step, set_learning_rate
+
+CIFAR_BATCH = 250  # divides the training images, so that every step is the captured one
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A network of the ablation, different from the others in one point."""
+
+    depth: int = 20
+    residual: bool = True
+    norm: str = "tdbn"
+    decay: float = 0.25
+    ratio: float = 2.0
+    """width / v_th"""
+
+
+@dataclass(frozen=True)
+class Setting:
+    data: Path | None
+    device: torch.device
+    epochs: int
+    timesteps: int
+    channels: int
+    """Of the first of three stages; twice as many in each one after it."""
+
+
+def variants() -> list[tuple[str, str, Variant]]:
+    """Group, label and network of every row; some rows share a network."""
+    rows = [("normalisation", label, Variant(norm=norm)) for norm, (label, _) in VARIANTS.items()]
+    for residual, kind in ((True, "residual"), (False, "plain")):
+        rows += [("depth", f"{kind}, {n} layers", Variant(n, residual)) for n in (8, 20, 34, 50)]
+    rows += [("decay", f"decay {decay:g}", Variant(decay=decay)) for decay in (0.0, 0.25, 0.5)]
+    rows += [("width / v_th", f"width = {r:g} v_th", Variant(ratio=r)) for r in (1.0, 1.8, 2.0, 3.0)]
+    return rows
+
+
+def ablation(
+    *,
+    data: Path | None = None,
+    device: torch.device = CPU,
+    epochs: int | None = None,
+    timesteps: int = 2,
+    channels: int = 16,
+) -> Iterator[Result]:
+    """Test accuracy of every variant; the result grows as they come."""
+    setting = Setting(data, device, epochs or (8 if data is None else 5), timesteps, channels)
+    # deep ones first: they take longest
+    chosen = sorted(dict.fromkeys(v for _, _, v in variants()), key=lambda v: -v.depth)
+    found: dict[Variant, tuple[float, float] | Failure] = {}
+    for index, outcome in apart(accuracy_and_loss, [(variant, setting) for variant in chosen]):
+        found[chosen[index]] = outcome
+        yield _result(found, setting, len(chosen) - len(found))
+
+
+def _result(found: dict[Variant, tuple[float, float] | Failure], setting: Setting, to_come: int) -> Result:
+    rows: list[dict[str, Any]] = []
+    failed = []
+    for group, label, variant in variants():
+        outcome = found.get(variant)
+        if isinstance(outcome, Failure):
+            failed.append({"label": label, "reason": outcome.reason})
+        elif outcome is not None:
+            accuracy, loss = outcome
+            rows.append(
+                {
+                    "group": group,
+                    "label": label,
+                    "accuracy": 100 * accuracy,
+                    "loss": loss if isfinite(loss) else None,
+                }
+            )
+    groups = {
+        group: [row for row in rows if row["group"] == group] for group in dict.fromkeys(r["group"] for r in rows)
+    }
+    comparison = [
+        f"Networks {setting.channels} channels wide at first, T = {setting.timesteps}, number of epochs: "
+        f"{setting.epochs}; one seed, so differences of a few points mean little.",
+        *(
+            f"{group}: " + ", ".join(f"{row['label']} {row['accuracy']:.1f} %" for row in members)
+            for group, members in groups.items()
+        ),
+        *_claim({row["label"]: row["accuracy"] for row in rows}),
+        *broken(failed),
+    ]
+    charts = [
+        Chart(
+            group,
+            "",
+            "test accuracy, %",
+            {"accuracy": ([row["label"] for row in members], [row["accuracy"] for row in members])},
+            bars=True,
+        )
+        for group, members in groups.items()
+    ]
+    content = {
+        "setting": {"epochs": setting.epochs, "timesteps": setting.timesteps, "channels": setting.channels},
+        "rows": rows,
+        "failed": failed,
+    }
+    return Result("ablation", "Ablation", source(setting.data), content, comparison, charts, setting.device, to_come)
+
+
+def _claim(by_label: dict[str, float]) -> list[str]:
+    residual, plain = (by_label.get(f"{kind}, 50 layers") for kind in ("residual", "plain"))
+    if residual is None or plain is None:
+        return []
+    return [f"The paper's claim, trainable at 50 layers: {residual:.1f} % with shortcuts, {plain:.1f} % without."]
+
+
+def accuracy_and_loss(variant: Variant, setting: Setting) -> tuple[float, float]:
+    """On the test images, after training."""
+    dataset, device = images(setting.data), setting.device
+    recipe = replace(recipe_for(dataset, device), timesteps=setting.timesteps, epochs=setting.epochs)
+    if setting.data is not None:
+        recipe = replace(recipe, batch_size=CIFAR_BATCH)
+    torch.manual_seed(0)
+    network = _build(variant, dataset, recipe, setting.channels)
+    network = network.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    feed = Feed(dataset, recipe, device, torch.float32)
+    optimizer = make_optimizer(network, recipe, device)
+    scaler = torch.amp.GradScaler(device.type, enabled=False)
+    step = capture(make_step(network, optimizer, scaler, recipe, recipe.timesteps), device)
+    network.train()
+    for epoch in range(recipe.epochs):
+        for i, (x, labels, _) in enumerate(feed.training(epoch)):
+            set_learning_rate(optimizer, learning_rate(recipe, epoch + i / feed.steps))
+            step(x, labels)
+    found = train.evaluate(network, feed, recipe)
+    return found.accuracy, found.loss
+
+
+def _build(variant: Variant, dataset: Dataset, recipe: Recipe, channels: int) -> SpikingNet:
+    block, per_block = (BasicBlock, 2) if variant.residual else (PlainBlock, 1)
+    count = (variant.depth - 2) // per_block  # between the encoding and the decoding layer
+    sizes = [count - 2 * (count // 3), count // 3, count // 3]
+    soma: SomaFactory = VARIANTS[variant.norm][1]
+    if soma is StepNorm:
+        soma = partial(soma, timesteps=recipe.timesteps)
+    return SpikingNet(
+        stem=Conv2d(dataset.channels, channels, 3, padding=1, bias=False),
+        stages=[(block, channels * 2**i, n, 1 if i == 0 else 2) for i, n in enumerate(sizes)],
+        global_pool=True,
+        num_classes=len(dataset.classes),
+        image_size=dataset.size,
+        soma=partial(soma, decay=variant.decay, width=variant.ratio * recipe.v_th),
+        memory="speed",
+    )
