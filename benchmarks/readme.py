@@ -2,6 +2,10 @@
 
 import json
 from pathlib import Path
+from typing import Any
+
+from rheobase.paper.training import PUBLISHED
+from rheobase.runs import Run
 
 ROOT = Path(__file__).parents[1]
 START, END = "<!-- results: written by python -m benchmarks.readme -->", "<!-- end of results -->"
@@ -9,7 +13,7 @@ START, END = "<!-- results: written by python -m benchmarks.readme -->", "<!-- e
 
 def step_table(path: Path) -> str:
     """Time and memory of a training step, ours and others'."""
-    content = json.loads(path.read_text())
+    content = _json(path)
     facts, (run,) = content["environment"], content["runs"]
     setting, results = run["setting"], run["results"]
     own = results["rheobase-speed"]["us_per_image_timestep"]
@@ -33,12 +37,109 @@ def step_table(path: Path) -> str:
     return "\n".join(lines)
 
 
-def with_results(readme: str) -> str:
+def accuracy_table(folders: list[Path]) -> str:
+    """Accuracies of kept runs on CIFAR-10, and how long they took."""
+    published = PUBLISHED["table1"]
+    target = max(accuracy for (data, _, _), accuracy in published.items() if data == "cifar10")
+    lines = [
+        "CIFAR-10, test accuracy of one run each (seed 0, test images as they are; `rheobase train RECIPE`); seconds "
+        "from the start of the process, evaluation and checkpoints included:",
+        "",
+        "| recipe | T | paper, % | last epoch, % | best epoch, % | epochs | seconds | "
+        f"seconds to {target} % | device |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for folder in folders:
+        run = Run(folder)
+        recipe, rows = run.recipe(), run.rows()
+        measured = [row for row in rows if "test_accuracy" in row]
+        accuracies = [100 * row["test_accuracy"] for row in measured]
+        reached = [row["elapsed"] for row in measured if 100 * row["test_accuracy"] >= target]
+        cells = [
+            f"[`{recipe.name}`](results/cifar10/{folder.name})",
+            str(recipe.timesteps),
+            str(published.get((recipe.data, recipe.network, recipe.timesteps), "")),
+            f"{accuracies[-1]:.2f}",
+            f"{max(accuracies):.2f}",
+            f"{rows[-1]['epoch']} of {recipe.epochs}",
+            f"{rows[-1]['elapsed']:.0f}",
+            f"{reached[0]:.0f}" if reached else "",
+            _json(folder / "environment.json")["device"],
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def timesteps_table(folders: list[Path]) -> str:
+    """Accuracy of kept runs at other numbers of timesteps than they were trained with."""
+    found = {folder: _json(folder / "timesteps.json") for folder in folders}
+    columns = list(next(iter(found.values())))
+    lines = [
+        "The same networks with other numbers of timesteps: test accuracy in % (mean spikes per neuron and step):",
+        "",
+        f"| recipe | trained with T | {' | '.join(f'T = {t}' for t in columns)} |",
+        "|" + "---|" * (len(columns) + 2),
+    ]
+    for folder, by_timesteps in found.items():
+        recipe = Run(folder).recipe()
+        cells = []
+        for measured in by_timesteps.values():
+            rates = list(measured["firing_rates"].values())
+            cells.append(f"{100 * measured['accuracy']:.2f} ({sum(rates) / len(rates):.3f})")
+        lines.append(f"| `{recipe.name}` | {recipe.timesteps} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def deployment_table(path: Path) -> str:
+    """Accuracy of a trained network and of what it was deployed as."""
+    content = _json(path)
+    recipe, facts = content["recipe"], content["environment"]
+    lines = [
+        f"`{recipe['name']}` (T = {recipe['timesteps']}) as trained and as deployed (`{facts['command']}`):",
+        "",
+        "| | test accuracy, % | size of the file, MiB |",
+        "|---|---|---|",
+    ]
+    for name, found in content["results"].items():
+        if "accuracy" in found:
+            size = f"{found['bytes'] / 2**20:.1f}" if "bytes" in found else ""
+            lines.append(f"| {name} | {100 * found['accuracy']:.2f} | {size} |")
+    return "\n".join(lines)
+
+
+def loop_sentence(path: Path) -> str:
+    """What the training loop adds to the bare step."""
+    content = _json(path)
+    found, facts = content["result"], content["environment"]
+    return (
+        f"The training loop of `{content['recipe']}` adds {found['overhead_percent']:.1f} % to the bare step on one "
+        f"{facts['device']} (`{facts['command']}`); an evaluation takes {found['evaluation_seconds']:.2f} s, "
+        f"a checkpoint {found['checkpoint_seconds']:.2f} s."
+    )
+
+
+def tables(results: Path) -> list[str]:
+    """All that there are results for."""
+    runs = sorted(path.parent for path in (results / "cifar10").glob("*/metrics.jsonl"))
+    measured = [folder for folder in runs if (folder / "timesteps.json").exists()]
+    return [
+        *([accuracy_table(runs)] if runs else []),
+        *([timesteps_table(measured)] if measured else []),
+        *(deployment_table(path) for path in sorted(results.glob("deploy-*.json"))),
+        *(step_table(path) for path in sorted(results.glob("step-*.json")) if len(_json(path)["runs"]) == 1),
+        *(loop_sentence(path) for path in sorted(results.glob("loop-*.json"))),
+    ]
+
+
+def _json(path: Path) -> Any:
+    return json.loads(path.read_text())
+
+
+def with_results(readme: str, results: Path = ROOT / "results") -> str:
     """The text with its section of results written anew."""
     before, rest = readme.split(START)
     _, after = rest.split(END)
-    tables = [step_table(path) for path in sorted((ROOT / "results").glob("step-*.json"))]
-    return "\n\n".join([before + START, *tables, END + after])
+    return "\n\n".join([before + START, *tables(results), END + after])
 
 
 if __name__ == "__main__":
