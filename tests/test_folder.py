@@ -5,11 +5,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from rheobase import data, train
+from rheobase import checkpoint, data, train
 from rheobase.data import folder
 from rheobase.data.feed import Feed, generator
 from rheobase.recipes import Recipe, get
 from rheobase.runs import Run, load_data
+from tests.test_train import StopAt
 
 Image = pytest.importorskip("PIL.Image", reason="reading images needs pillow")
 SHADES = {"dark": 40, "light": 200}
@@ -82,6 +83,75 @@ def test_a_large_set_is_read_batch_by_batch_and_the_same_again(images: Path) -> 
     assert sum(len(labels) for _, labels in feed.testing()) == 4
 
 
+@pytest.mark.parametrize("mode", ["L", "LA", "1", "P", "RGBA", "CMYK"])
+def test_every_kind_of_picture_becomes_three_colours(tmp_path: Path, mode: str) -> None:
+    path = tmp_path / ("a.jpg" if mode == "CMYK" else "a.png")
+    Image.new("RGB", (11, 7), (255, 255, 255)).convert(mode).save(path)
+    (white,) = folder.Files([path], torch.zeros(1), 5).read(torch.tensor([0]))
+    assert white.shape == (3, 5, 5)
+    assert white.min() >= 254
+
+
+def test_large_pictures_keep_the_pixels_of_a_small_part(tmp_path: Path) -> None:
+    """The part is as sharp as if all of the picture had been decoded."""
+    stripes = torch.zeros(512, 768, 3, dtype=torch.uint8)
+    stripes[:, ::2] = 255
+    Image.fromarray(stripes.numpy()).save(tmp_path / "a.jpg", quality=95)
+    smallest_part = folder.Files([tmp_path / "a.jpg"], torch.zeros(1), 220).read(torch.tensor([0]), torch.zeros(1, 10))
+    assert smallest_part.float().std() > 60
+
+
+def break_some(images: Path) -> None:
+    """One file cut short, one of no format, one empty; the first and the last of a class among them."""
+    content = (images / "dark" / "01.png").read_bytes()
+    (images / "dark" / "01.png").write_bytes(content[: len(content) // 2])
+    (images / "dark" / "08.bmp").write_bytes(b"nothing")
+    (images / "light" / "00.bmp").write_bytes(b"")
+
+
+def test_damaged_files_are_named_once_and_replaced_within_their_class(images: Path) -> None:
+    break_some(images)
+    files = folder.load_large(images, 6).train
+    assert isinstance(files, folder.Files)
+    everything = torch.arange(16)
+    with pytest.warns(UserWarning, match="the next one of its class takes its place") as told:
+        pixels = files.read(everything)
+    assert [Path(str(w.message).split(": ")[0].removeprefix("cannot read the image ")).name for w in told] == [
+        "01.png", "08.bmp", "00.bmp"
+    ]  # fmt: skip
+    assert torch.equal(pixels, files.read(everything))  # the same, without another word
+    names = [f"{p.parent.name}/{p.stem}" for p in files.paths]
+    for broken, instead in (("dark/01", "dark/02"), ("dark/08", "dark/00"), ("light/00", "light/01")):
+        assert torch.equal(pixels[names.index(broken)], pixels[names.index(instead)])
+    assert len(files.damaged) == 3
+    files.paths[0].unlink()
+    with pytest.raises(FileNotFoundError):  # not damage: it may be there again when the run is resumed
+        files.read(everything)
+
+
+@pytest.mark.filterwarnings("ignore:cannot read the image")
+@pytest.mark.parametrize("step", [1, 4])
+def test_a_run_on_jpeg_files_continues_within_an_epoch(tmp_path: Path, step: int) -> None:
+    for name, shade in SHADES.items():
+        for part, number in (("train", 9), ("val", 2)):
+            for i in range(number):
+                write(tmp_path / "set" / part / name / f"{i}.jpg", shade + i, width=40 + i, height=33)
+    (tmp_path / "set" / "train" / "dark" / "5.jpg").write_bytes(b"\xff\xd8\xff")
+    recipe = get("imagenet_resnet34").changed(
+        ["network=resnet8", "image_size=8", "batch_size=6", "timesteps=2", "epochs=2", "precision=fp32"]
+    )
+    train.fit(recipe, data=tmp_path / "set", out=tmp_path / "whole", device="cpu")
+    with pytest.raises(train.Interrupted, match=r"stopped at step \d of 6"):
+        train.fit(recipe, data=tmp_path / "set", out=tmp_path / "run", device="cpu", reporter=StopAt(step))
+    train.fit(recipe, data=tmp_path / "set", out=tmp_path / "run", device="cpu", resume=True)
+    whole, resumed = (checkpoint.latest(tmp_path / name / "checkpoints") for name in ("whole", "run"))
+    assert whole is not None
+    assert resumed is not None
+    for group in ("weights", "training"):
+        assert whole.tensors[group].keys() == resumed.tensors[group].keys()
+        assert all(torch.equal(t, resumed.tensors[group][name]) for name, t in whole.tensors[group].items())
+
+
 def test_a_network_learns_the_users_images(images: Path, tmp_path: Path) -> None:
     recipe = get("images_resnet19").changed(
         ["network=resnet8", "image_size=8", "epochs=4", "batch_size=8", "padding=1"]
@@ -103,8 +173,9 @@ def test_bad_folders_are_one_sentence(images: Path, tmp_path: Path) -> None:
         data.load("folder", tmp_path / "none", size=8)
     with pytest.raises(ValueError, match="dark has no sub-folders"):
         data.load("folder", images / "dark", size=8)
-    (images / "dark" / "00.bmp").write_bytes(b"BM is not enough")
-    with pytest.raises(ValueError, match=r"cannot read the image .*00\.bmp"):
+    for path in (images / "dark").glob("0[0-8].*"):  # 04 and 09 are for testing
+        path.write_bytes(b"BM is not enough")
+    with pytest.raises(ValueError, match=r"cannot read the image .*00\.bmp, nor 7 others of its class"):
         data.load("folder", images, size=8)
     (images / "empty").mkdir()
     with pytest.raises(ValueError, match="empty has no images; expected files like"):

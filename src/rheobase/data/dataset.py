@@ -1,5 +1,6 @@
 """What a data set is: labelled images or event sequences, split into training and test."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -22,6 +23,9 @@ class Source(Protocol):
     def read(self, index: Tensor, u: Tensor | None = None) -> Tensor:
         """The images of that index; the uniform numbers of `augment` are there for those who cut out random parts."""
 
+    def begin(self, index: Tensor, u: Tensor | None = None, *, pinned: bool = False) -> Callable[[], Tensor]:
+        """Start to read, where that takes long; the result waits for the images, which may be asked to be pinned."""
+
     def to(self, device: torch.device) -> "Source":
         """On that device, if they can be kept there."""
 
@@ -42,6 +46,9 @@ class Split:
 
     def read(self, index: Tensor, u: Tensor | None = None) -> Tensor:
         return self.images[index]
+
+    def begin(self, index: Tensor, u: Tensor | None = None, *, pinned: bool = False) -> Callable[[], Tensor]:
+        return lambda: self.images[index]
 
     def to(self, device: torch.device) -> "Split":
         if device.type == "cuda" and self.images.nbytes > torch.cuda.mem_get_info(device)[0] / 2:

@@ -4,8 +4,8 @@ Order and augmentation of an epoch follow from seed and epoch alone, so a run ca
 """
 
 import math
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 import numpy as np
@@ -19,7 +19,11 @@ from rheobase.recipes import Recipe
 
 TEST_BATCH = 256
 PIECE = 2**24  # values that are augmented at once: a few large operations instead of many small ones
-Batch = TypeVar("Batch")
+AHEAD = 2  # batches of files that are decoded while one is trained on
+
+Range = tuple[int, int]
+Images = Callable[[], Tensor]
+Item = TypeVar("Item")
 
 
 def generator(*key: int) -> torch.Generator:
@@ -50,17 +54,32 @@ class Feed:
         # A last, smaller batch is used where every process gets at least two images of it: statistics need them.
         self.steps = full + (rest >= 2 * world or full == 0)
         values = math.prod(dataset.train.shape) * recipe.batch_size // world
-        self.piece = max(1, PIECE // values) if isinstance(self.train, Split) else 1  # in steps
+        at_hand = isinstance(self.train, Split)
+        self.piece = max(1, PIECE // values) if at_hand else 1  # in steps
+        self.ahead = 0 if at_hand else AHEAD
+        self.pinned = device.type == "cuda"
 
     def training(self, epoch: int, first: int = 0) -> Iterator[tuple[Tensor, Tensor, float]]:
         """Images, labels and this process's weight in the mean loss (1 on average), from step `first` of the epoch."""
-        return self._ready(self._training(epoch, first))
+        for step, batches, index, u, images in _ahead(self._pieces(epoch, first), self.ahead):
+            x = images().to(self.device, non_blocking=True)
+            x = self._augmented(x, u.to(self.device), self.recipe.timesteps_at(epoch))
+            y = self.train.labels[index].to(self.device)
+            counts = [own.stop - own.start for own in (self._share(*batch) for batch in batches)]
+            parts = zip(batches, x.split(counts, x.ndim - 4), y.split(counts), strict=True)
+            for (start, stop), images_of_step, labels in list(parts)[max(0, first - step) :]:
+                yield images_of_step, labels, len(labels) * self.world / (stop - start)
 
     def testing(self) -> Iterator[tuple[Tensor, Tensor]]:
         """This process's share of the test images, and their labels."""
-        return self._ready(self._testing())
+        own = self._share(0, len(self.test))
+        indices = torch.arange(own.start, own.stop, device=self.test.labels.device).split(TEST_BATCH)
+        for index, images in _ahead(((i, self.test.begin(i, pinned=self.pinned)) for i in indices), self.ahead):
+            x = self._steps_first(images().to(self.device, non_blocking=True), self.recipe.timesteps)
+            yield self._normalised(x), self.test.labels[index].to(self.device)
 
-    def _training(self, epoch: int, first: int) -> Iterator[tuple[Tensor, Tensor, float]]:
+    def _pieces(self, epoch: int, first: int) -> Iterator[tuple[int, list[Range], Tensor, Tensor, Images]]:
+        """From step `first` on: the first step of a piece, its batches, their order and random numbers, its images."""
         n, size = len(self.train), self.recipe.batch_size
         where = self.train.labels.device
         random = generator(self.recipe.seed, epoch)
@@ -73,33 +92,8 @@ class Feed:
         # Pieces begin at the same steps however an epoch is entered, so that it continues bit for bit.
         for piece in range(first - first % self.piece, self.steps, self.piece):
             batches = [(step * size, min((step + 1) * size, n)) for step in range(piece, self.steps)[: self.piece]]
-            indices = [order[self._share(*batch)] for batch in batches]
-            index, u = torch.cat(indices), torch.cat([uniform[self._share(*batch)] for batch in batches])
-            images = self.train.read(index, u).to(self.device, non_blocking=True)
-            images = self._augmented(images, u.to(self.device), self.recipe.timesteps_at(epoch))
-            labels = self.train.labels[index].to(self.device)
-            counts = [len(i) for i in indices]
-            parts = zip(images.split(counts, images.ndim - 4), labels.split(counts), batches, strict=True)
-            for step, (x, y, (start, stop)) in enumerate(parts, piece):
-                if step >= first:
-                    yield x, y, len(y) * self.world / (stop - start)
-
-    def _testing(self) -> Iterator[tuple[Tensor, Tensor]]:
-        own = self._share(0, len(self.test))
-        for index in torch.arange(own.start, own.stop, device=self.test.labels.device).split(TEST_BATCH):
-            images = self._steps_first(self.test.read(index).to(self.device), self.recipe.timesteps)
-            yield self._normalised(images), self.test.labels[index].to(self.device)
-
-    def _ready(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        """Read one batch ahead, unless all are at hand."""
-        if isinstance(self.train, Split):
-            yield from batches
-            return
-        with ThreadPoolExecutor(1) as reader:
-            coming = reader.submit(next, batches, None)
-            while (batch := coming.result()) is not None:
-                coming = reader.submit(next, batches, None)
-                yield batch
+            index, u = (torch.cat([values[self._share(*batch)] for batch in batches]) for values in (order, uniform))
+            yield piece, batches, index, u, self.train.begin(index, u, pinned=self.pinned)
 
     def _share(self, start: int, stop: int) -> slice:
         n = stop - start
@@ -122,3 +116,16 @@ class Feed:
 
     def _steps_first(self, images: Tensor, timesteps: int) -> Tensor:
         return images if images.ndim == 4 else images[:, :timesteps].movedim(1, 0)
+
+
+def _ahead(items: Iterable[Item], number: int) -> Iterator[Item]:
+    """The same items, each taken so many before it is needed.
+
+    Only the decoding of files happens in other threads: work on a GPU there would spoil a capture.
+    """
+    waiting: deque[Item] = deque()
+    for item in items:
+        waiting.append(item)
+        if len(waiting) > number:
+            yield waiting.popleft()
+    yield from waiting

@@ -3,15 +3,19 @@
 Small sets are decoded once and kept (`load`); large ones are decoded batch by batch (`load_large`).
 """
 
-from collections.abc import Sequence
+import os
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass, field, replace
+from functools import cache
+from math import ceil
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from rheobase.data.dataset import Dataset, Split, channel_moments
@@ -21,18 +25,23 @@ IMAGENET_MEAN, IMAGENET_STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
 HELD_OUT = 5  # without a `val` folder every fifth image of a class is for testing
 LIMIT = 16 * 2**30
 
+Box = tuple[float, float, float, float]  # left, top, right, bottom
+
 
 @dataclass(frozen=True)
 class Files:
     """A split whose images are decoded when a batch asks for them, to 3 channels of `size` x `size`.
 
-    Of a test image the centre counts, smaller than its shorter side by the factor `margin`.
+    Of a test image the centre counts, smaller than its shorter side by the factor `margin`. A file that cannot be
+    decoded is replaced by the next one of its class, always the same.
     """
 
     paths: Sequence[Path]
     labels: Tensor
     size: int
     margin: float = 256 / 224
+    damaged: set[Path] = field(default_factory=set, init=False)
+    """Files that were replaced."""
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -43,10 +52,54 @@ class Files:
 
     def read(self, index: Tensor, u: Tensor | None = None) -> Tensor:
         """Random parts of the images, or their centres."""
-        decode = partial(_decode, _pillow(), self.size, self.margin)
-        rows = [None] * len(index) if u is None else u[:, [0, 1, 8, 9]].tolist()
-        with ThreadPoolExecutor() as threads:
-            return torch.stack(list(threads.map(decode, [self.paths[i] for i in index.tolist()], rows)))
+        return self.begin(index, u)()
+
+    def begin(self, index: Tensor, u: Tensor | None = None, *, pinned: bool = False) -> Callable[[], Tensor]:
+        _pillow()  # missing, it is an error here and not in a thread
+        images = torch.empty(len(index), self.size, self.size, 3, dtype=torch.uint8, pin_memory=pinned)
+        parts = [None] * len(index) if u is None else u[:, [0, 1, 8, 9]].tolist()
+        tasks = [
+            _threads().submit(self.decode, i, part, pixels)
+            for i, part, pixels in zip(index.tolist(), parts, images.numpy(), strict=True)
+        ]
+
+        def finish() -> Tensor:
+            for task in tasks:
+                self._tell(task.result())
+            return images.movedim(3, 1)
+
+        return finish
+
+    def decode(self, i: int, part: list[float] | None, pixels: NDArray[np.uint8]) -> dict[Path, str]:
+        """Write image `i` to `pixels` [H, W, 3]; the result names the damaged files that it stands in for."""
+        damaged: dict[Path, str] = {}
+        for path in self._of_the_class_from(i):
+            try:
+                pixels[:] = _picture(path, self.size, self.margin, part)
+                return damaged
+            except Exception as error:  # damage makes decoders fail in many ways
+                if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno):
+                    raise  # the machine's fault, not the file's: another time it could be read
+                damaged[path] = str(error)
+        path, problem = next(iter(damaged.items()))
+        others = f", nor {len(damaged) - 1} others of its class" if len(damaged) > 1 else ""
+        raise ValueError(f"cannot read the image {path}{others}: {problem}")
+
+    def _of_the_class_from(self, i: int) -> Iterator[Path]:
+        yield self.paths[i]
+        others = (self.labels == self.labels[i]).nonzero().flatten().tolist()
+        at = others.index(i)
+        yield from (self.paths[j] for j in others[at + 1 :] + others[:at])
+
+    def _tell(self, damaged: dict[Path, str]) -> None:
+        for path, problem in damaged.items():
+            if path not in self.damaged:
+                self.damaged.add(path)
+                warnings.warn(
+                    f"cannot read the image {path}: {problem}; the next one of its class takes its place "
+                    f"(damaged files so far: {len(self.damaged)})",
+                    stacklevel=2,
+                )
 
     def to(self, device: torch.device) -> "Files":
         return self
@@ -104,34 +157,40 @@ def _files(classes: dict[str, list[Path]], size: int) -> Files:
     return Files(paths, torch.tensor(labels), size)
 
 
-def _decode(pillow: ModuleType, size: int, margin: float, path: Path, u: list[float] | None) -> Tensor:
-    try:
-        with pillow.open(path) as image:
-            image.draft("RGB", (size, size))  # a large JPEG is decoded at a fraction of its size
-            picture = image.convert("RGB")
-    except (OSError, SyntaxError) as error:
-        raise ValueError(f"cannot read the image {path}: {error}") from None
-    width, height = picture.size
-    box = _centre(width, height, margin) if u is None else _random_part(width, height, *u)
-    pixels = np.array(picture.resize((size, size), pillow.Resampling.BILINEAR, box=box))
-    return torch.from_numpy(pixels).movedim(2, 0)
+def _picture(path: Path, size: int, margin: float, part: list[float] | None) -> NDArray[np.uint8]:
+    def box(width: int, height: int) -> Box:
+        return _centre(width, height, margin) if part is None else _random_part(width, height, *part)
+
+    pillow = _pillow()
+    with pillow.open(path) as image:
+        left, top, right, bottom = box(*image.size)
+        scale = size / min(right - left, bottom - top)
+        # of a large JPEG fewer pixels are decoded, where enough are left of the part
+        image.draft("RGB", (ceil(image.width * scale), ceil(image.height * scale)))
+        picture = image.convert("RGB")
+    return np.asarray(picture.resize((size, size), pillow.Resampling.BILINEAR, box=box(*picture.size)))
 
 
-def _centre(width: int, height: int, margin: float) -> tuple[float, float, float, float]:
+def _centre(width: int, height: int, margin: float) -> Box:
     side = min(width, height) / margin
     left, top = (width - side) / 2, (height - side) / 2
     return left, top, left + side, top + side
 
 
-def _random_part(
-    width: int, height: int, y: float, x: float, area: float, aspect: float
-) -> tuple[float, float, float, float]:
+def _random_part(width: int, height: int, y: float, x: float, area: float, aspect: float) -> Box:
     """8 % to 100 % of the area, 3/4 to 4/3 as wide as high, anywhere; what would not fit is made to."""
     pixels = width * height * (0.08 + 0.92 * area)
     ratio = (3 / 4) ** (1 - 2 * aspect)
     w, h = min((pixels * ratio) ** 0.5, width), min((pixels / ratio) ** 0.5, height)
     left, top = x * (width - w), y * (height - h)
     return left, top, left + w, top + h
+
+
+@cache
+def _threads() -> ThreadPoolExecutor:
+    """As many as there are cores for this process: Pillow lets other threads run while it decodes."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return ThreadPoolExecutor(max(1, cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
 
 
 def _pillow() -> ModuleType:
