@@ -25,15 +25,16 @@ from rheobase.verify import LOSS, LOSS_INT8, accuracy, calibration_images, folde
 
 
 def measure(run: Run, data: Path | None, device: torch.device, images: int, simulated: int) -> dict[str, Any]:
-    dataset, timesteps = load_data(run.recipe(), data), run.recipe().timesteps
+    recipe = run.recipe()
+    dataset, timesteps = load_data(recipe, data), recipe.timesteps
     model, network = folded(run)
     shape = tuple(network.info["shape"])
-    versions: dict[str, Network] = {"folded": network, "int8": quantize(network, calibration_images(run, dataset))}
+    versions: dict[str, Network] = {"folded": network, "int8": quantize(network, calibration_images(recipe, dataset))}
 
-    first, _ = next(iter(testing(run, dataset, torch.device("cpu"), torch.float64)))
+    first, _ = next(iter(testing(recipe, dataset, torch.device("cpu"), torch.float64)))
     x = first[:images] if first.ndim == 4 else first[:, :images]
     expected = record(model.double(), x, timesteps)
-    trained = accuracy(model.to(device, torch.float32), testing(run, dataset, device, torch.float32), timesteps)
+    trained = accuracy(model.to(device, torch.float32), testing(recipe, dataset, device, torch.float32), timesteps)
     result: dict[str, Any] = {"trained": {"accuracy": trained}}
     with TemporaryDirectory() as folder:
         for name, version in versions.items():
@@ -41,7 +42,7 @@ def measure(run: Run, data: Path | None, device: torch.device, images: int, simu
             path = Path(folder) / f"{name}.nir"
             nir.write(version, path, shape)
             found = verify(path, run, data=data, images=images, simulated=simulated, device=device)
-            own = accuracy(version.to(device, dtype), testing(run, dataset, device, dtype), timesteps)
+            own = accuracy(version.to(device, dtype), testing(recipe, dataset, device, dtype), timesteps)
             comparison = agreement(expected, record(version.to("cpu", torch.float64), x, timesteps))
             result[name] = {"accuracy": own, "agreement": asdict(comparison)}
             result[f"{name} file"] = {

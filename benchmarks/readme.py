@@ -107,6 +107,22 @@ def deployment_table(path: Path) -> str:
     return "\n".join(lines)
 
 
+def shipped_table(paths: list[Path]) -> str:
+    """The networks that come with the package."""
+    lines = [
+        "Networks that come with the package, folded, with 8-bit weights (`rheobase eval NAME`, `predict`, `export`):",
+        "",
+        "| name | T | accuracy as trained, % | accuracy of the file, % | MiB |",
+        "|---|---|---|---|---|",
+    ]
+    for path in paths:
+        found = _json(path)
+        trained, own = (f"{100 * found[key]:.2f}" for key in ("trained_accuracy", "accuracy"))
+        size = f"{found['bytes'] / 2**20:.1f}"
+        lines.append(f"| `{found['name']}` | {found['recipe']['timesteps']} | {trained} | {own} | {size} |")
+    return "\n".join(lines)
+
+
 def loop_sentence(path: Path) -> str:
     """What the training loop adds to the bare step."""
     content = _json(path)
@@ -121,10 +137,12 @@ def loop_sentence(path: Path) -> str:
 def tables(results: Path) -> list[str]:
     """All that there are results for."""
     runs = sorted(path.parent for path in (results / "cifar10").glob("*/metrics.jsonl"))
+    networks = sorted((results / "shipped").glob("*.json"))
     measured = [folder for folder in runs if (folder / "timesteps.json").exists()]
     return [
         *([accuracy_table(runs)] if runs else []),
         *([timesteps_table(measured)] if measured else []),
+        *([shipped_table(networks)] if networks else []),
         *(deployment_table(path) for path in sorted(results.glob("deploy-*.json"))),
         *(step_table(path) for path in sorted(results.glob("step-*.json")) if len(_json(path)["runs"]) == 1),
         *(loop_sentence(path) for path in sorted(results.glob("loop-*.json"))),

@@ -36,7 +36,6 @@ RecipeArgument = Annotated[str, typer.Argument(help=RECIPE_HELP)]
 SettingsOption = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting of the recipe.")
 ]
-RunArgument = Annotated[Path, typer.Argument(help="Folder of a run.")]
 
 
 def _print_version(wanted: bool) -> None:
@@ -119,15 +118,15 @@ def train(
 
 @app.command("eval")
 def evaluate(
-    run: RunArgument,
+    network: cli_deploy.NetworkArgument,
     data: DataOption = None,
     timesteps: Annotated[int | None, typer.Option(help="Other than the network was trained with.")] = None,
     device: DeviceOption = "auto",
 ) -> None:
-    """Measure the trained network of a run on its test images."""
+    """Measure a trained network on its test images."""
     from rheobase import train
 
-    found = train.evaluate_run(run, data=data, timesteps=timesteps, device=device)
+    found = train.evaluate_run(network, data=data, timesteps=timesteps, device=device)
     _print_rates(found.firing_rates)
     console.print(f"test accuracy {100 * found.accuracy:.2f} %  loss {found.loss:.4f}")
 

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 console = Console(highlight=False, soft_wrap=True)
 
 RunArgument = Annotated[Path, typer.Argument(help="Folder of a run.")]
+NetworkArgument = Annotated[
+    Path, typer.Argument(help="Folder of a run, a file that fold or export wrote, or a network of the package by name.")
+]
 DataOption = Annotated[Path | None, typer.Option(help="Folder with the data set of the run.")]
 OutOption = Annotated[Path | None, typer.Option(help="File to write; otherwise one in the folder of the run.")]
 
@@ -52,31 +55,35 @@ def fold(run: RunArgument, data: DataOption = None, out: OutOption = None) -> No
 
 
 def export(
-    run: RunArgument,
+    network: NetworkArgument,
     to: Annotated[Format, typer.Option(help="Format of the file.")],
     int8: Annotated[bool, typer.Option("--int8", help="Integers: int8 weights, thresholds, decay.")] = False,
     form: Annotated[Form, typer.Option(help="Form of a NIR file: portable has convolutions only.")] = Form.canonical,
     data: DataOption = None,
     out: OutOption = None,
 ) -> None:
-    """Fold the network of a run and write it for other software and hardware."""
+    """Write a folded network for other software and hardware."""
     from rheobase.deploy import nir, onnx
+    from rheobase.deploy.network import Network
     from rheobase.deploy.quantize import quantize
-    from rheobase.runs import Run, load_data
-    from rheobase.verify import calibration_images, folded
+    from rheobase.runs import load_data
+    from rheobase.verify import calibration_images, open_network, recipe_of
 
-    source = Run(run)
-    _, network = folded(source)
+    found = open_network(network)
+    if not isinstance(found, Network):
+        raise ValueError(f"{network} is exported already; give the run it came from")
     if int8:
-        network = quantize(network, calibration_images(source, load_data(source.recipe(), data)))
-    target = out or run / f"network{'-int8' if int8 else ''}.{to}"
-    shape = tuple(network.info["shape"])
+        recipe = recipe_of(found)
+        found = quantize(found, calibration_images(recipe, load_data(recipe, data)))
+    name = f"network{'-int8' if int8 else ''}.{to}"
+    target = out or (network / name if network.is_dir() else Path(name))
+    shape = tuple(found.info["shape"])
     if to is Format.nir:
-        nir.write(network, target, shape, form)
+        nir.write(found, target, shape, form)
     else:
-        onnx.write(network, target, shape)
+        onnx.write(found, target, shape)
     console.print(f"wrote {target} ({target.stat().st_size / 2**20:.1f} MB)")
-    _print_next(f"rheobase verify {target} {run}")
+    _print_next(f"rheobase verify {target} {network}" if network.is_dir() else f"rheobase predict {target} IMAGE")
 
 
 def verify(
@@ -110,7 +117,7 @@ def verify(
 
 
 def predict(
-    network: Annotated[Path, typer.Argument(help="Folder of a run, or a file that fold or export wrote.")],
+    network: NetworkArgument,
     images: Annotated[list[Path], typer.Argument(help="Image files, or folders of them.")],
     top: Annotated[int, typer.Option(min=1, help="Classes to show.")] = 3,
 ) -> None:
@@ -119,10 +126,9 @@ def predict(
 
     from rheobase.functional import readout
     from rheobase.pictures import find, read
-    from rheobase.runs import Run
-    from rheobase.verify import folded, input_dtype, open_file
+    from rheobase.verify import input_dtype, open_network
 
-    found = folded(Run(network))[1] if network.is_dir() else open_file(network)
+    found = open_network(network)
     missing = {"shape", "classes", "mean", "std", "timesteps"} - set(found.info)
     if missing:
         raise ValueError(f"{network} does not say {', '.join(sorted(missing))}; export it again from its run")

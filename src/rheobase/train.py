@@ -15,10 +15,11 @@ from typing import NoReturn
 import torch
 from torch import Tensor, nn
 
-from rheobase import checkpoint, distributed
+from rheobase import checkpoint, distributed, shipped
 from rheobase.capture import capture
 from rheobase.checkpoint import Checkpoint, Tensors
 from rheobase.data.feed import Feed, generator
+from rheobase.deploy.network import LIF, Network
 from rheobase.distributed import Team
 from rheobase.functional import readout
 from rheobase.nn import Soma
@@ -26,6 +27,7 @@ from rheobase.progress import Reporter, process_seconds
 from rheobase.recipes import Recipe
 from rheobase.runs import Row, Run, load_data, load_network
 from rheobase.step import DTYPES, Step, autocast, learning_rate, loss_of, make_optimizer, make_step, set_learning_rate
+from rheobase.verify import input_dtype, open_file, recipe_of
 
 ALONE = Team()
 SAVE_SECONDS = 30.0
@@ -93,15 +95,22 @@ def fit(
 
 
 def evaluate_run(
-    folder: Path, *, data: Path | None = None, timesteps: int | None = None, device: str = "auto"
+    source: Path, *, data: Path | None = None, timesteps: int | None = None, device: str = "auto"
 ) -> Evaluation:
-    """Measure the trained network of the run in `folder`, at its own or another number of timesteps."""
-    recipe = Run(folder).recipe()
+    """Measure the trained network of a run, or a deployed one, at its own or another number of timesteps."""
+    source, where = shipped.find(source), choose_device(device)
+    network: nn.Module
+    if source.is_dir():
+        recipe, network = Run(source).recipe(), load_network(source)
+        dtype = DTYPES.get(recipe.precision, torch.float32)
+    else:
+        deployed = open_file(source)
+        if not isinstance(deployed, Network):
+            raise ValueError(f"{source} keeps its spikes to itself; evaluate the run it came from")
+        recipe, network, dtype = replace(recipe_of(deployed), precision="fp32"), deployed, input_dtype(deployed)
     if timesteps is not None:
         recipe = replace(recipe, timesteps=timesteps)
-    where, dtype = choose_device(device), DTYPES.get(recipe.precision, torch.float32)
-    network = load_network(folder).to(where, dtype)
-    return evaluate(network, Feed(load_data(recipe, data), recipe, where, dtype), recipe)
+    return evaluate(network.to(where, dtype), Feed(load_data(recipe, data), recipe, where, dtype), recipe)
 
 
 def choose_device(name: str) -> torch.device:
@@ -263,7 +272,7 @@ class Trainer:
 @torch.no_grad()
 def evaluate(network: nn.Module, feed: Feed, recipe: Recipe, team: Team = ALONE) -> Evaluation:
     """Loss, accuracy and firing rates over the test images."""
-    somas = {name: module for name, module in network.named_modules() if isinstance(module, Soma)}
+    somas = {name: module for name, module in network.named_modules() if isinstance(module, Soma | LIF)}
     rates = torch.zeros(len(somas), dtype=torch.float64, device=feed.device)
     totals = torch.zeros(3, dtype=torch.float64, device=feed.device)  # loss, correct, images
 

@@ -3,13 +3,14 @@
 import copy
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from rheobase import shipped
 from rheobase.data import Dataset, Split
 from rheobase.data.feed import Feed
 from rheobase.deploy import file, nir, nirfile, onnx
@@ -19,6 +20,7 @@ from rheobase.deploy.network import Network
 from rheobase.deploy.simulate import Operations, simulate
 from rheobase.functional import readout
 from rheobase.models import SpikingNet
+from rheobase.recipes import Recipe
 from rheobase.runs import Run, load_data, load_network
 
 CALIBRATION_IMAGES, SAMPLE_IMAGES = 256, 64
@@ -77,6 +79,7 @@ def describe(run: Run) -> dict[str, Any]:
     recipe = run.recipe()
     data = json.loads((run.folder / "data.json").read_text())
     return {
+        "recipe": asdict(recipe),
         "network": recipe.network,
         "data": recipe.data,
         "timesteps": recipe.timesteps,
@@ -87,17 +90,24 @@ def describe(run: Run) -> dict[str, Any]:
     }
 
 
-def testing(run: Run, dataset: Dataset, device: torch.device, dtype: torch.dtype) -> Iterable[Batch]:
+def recipe_of(network: Network | onnx.Session) -> Recipe:
+    """What a deployed network was trained by."""
+    if "recipe" not in network.info:
+        raise ValueError("this network does not say its recipe; export it again from its run")
+    return Recipe(**network.info["recipe"])
+
+
+def testing(recipe: Recipe, dataset: Dataset, device: torch.device, dtype: torch.dtype) -> Iterable[Batch]:
     """The test images as the network sees them, in batches, with their labels."""
-    return Feed(dataset, run.recipe(), device, dtype).testing()
+    return Feed(dataset, recipe, device, dtype).testing()
 
 
-def calibration_images(run: Run, dataset: Dataset) -> Tensor:
+def calibration_images(recipe: Recipe, dataset: Dataset) -> Tensor:
     """Training images as the network sees them in use: not augmented, no labels."""
     n = len(dataset.train)
     index = torch.arange(min(CALIBRATION_IMAGES, n)) * n // min(CALIBRATION_IMAGES, n)  # from everywhere
     few = Split(dataset.train.read(index), dataset.train.labels[index])
-    (images, _), *_ = testing(run, replace(dataset, test=few), torch.device("cpu"), torch.float64)
+    (images, _), *_ = testing(recipe, replace(dataset, test=few), torch.device("cpu"), torch.float64)
     return images
 
 
@@ -113,8 +123,9 @@ def accuracy(forward: Forward, batches: Iterable[Batch], timesteps: int) -> floa
 
 def precisions(run: Run, data: Path | None, model: SpikingNet, network: Network) -> dict[str, Agreement]:
     """How far the folded network agrees with the trained one (in float64) on test images, by its precision."""
-    dataset, timesteps = load_data(run.recipe(), data), run.recipe().timesteps
-    x, _ = next(iter(testing(run, dataset, torch.device("cpu"), torch.float64)))
+    recipe = run.recipe()
+    dataset, timesteps = load_data(recipe, data), recipe.timesteps
+    x, _ = next(iter(testing(recipe, dataset, torch.device("cpu"), torch.float64)))
     x = x[:SAMPLE_IMAGES] if x.ndim == 4 else x[:, :SAMPLE_IMAGES]
     expected = record(copy.deepcopy(model).double(), x, timesteps)
     return {
@@ -141,20 +152,27 @@ def open_file(path: Path) -> Network | onnx.Session:
     return readers[path.suffix](path)
 
 
+def open_network(source: Path) -> Network | onnx.Session:
+    """The folded network of a run, the network in a file, or the one of that name that comes with the package."""
+    found = shipped.find(source)
+    return folded(Run(found))[1] if found.is_dir() else open_file(found)
+
+
 def verify(
     path: Path, run: Run, *, data: Path | None, images: int, simulated: int, device: torch.device
 ) -> Verification:
     """Run the file at `path` against the trained network of `run`: `images` of them in detail, all for accuracy."""
     network, model = open_file(path), load_network(run.folder)
-    description, timesteps = describe(run), run.recipe().timesteps
+    recipe, description = run.recipe(), describe(run)
+    timesteps = recipe.timesteps
     for key in ("network", "shape", "classes"):
         if network.info.get(key) != description[key]:
             raise ValueError(f"{path} is of another {key} than {run.folder}; give the run that it was exported from")
-    dataset = load_data(run.recipe(), data)
+    dataset = load_data(recipe, data)
     integer = isinstance(network, Network) and network.input_unit is not None
     simulation = None
 
-    first, _ = next(iter(testing(run, dataset, torch.device("cpu"), torch.float64)))
+    first, _ = next(iter(testing(recipe, dataset, torch.device("cpu"), torch.float64)))
     x = first[:images] if first.ndim == 4 else first[:, :images]
     expected = record(model.double(), x, timesteps)
     if isinstance(network, Network):
@@ -170,8 +188,8 @@ def verify(
     where = device if isinstance(network, Network) else torch.device("cpu")
     return Verification(
         found,
-        accuracy(model.to(device, torch.float32), testing(run, dataset, device, torch.float32), timesteps),
-        accuracy(deployed, testing(run, dataset, where, dtype), timesteps),
+        accuracy(model.to(device, torch.float32), testing(recipe, dataset, device, torch.float32), timesteps),
+        accuracy(deployed, testing(recipe, dataset, where, dtype), timesteps),
         integer,
         simulation,
     )

@@ -43,6 +43,19 @@ def test_a_saved_network_comes_back(tmp_path, global_pool, integer):
     assert loaded.info == {"classes": ["a", "b"]}
 
 
+def test_8_bit_weights_are_within_half_a_unit(tmp_path):
+    network = fold(tiny())
+    save(network, tmp_path / "net.safetensors", int8=True)
+    loaded = load(tmp_path / "net.safetensors")
+    for name in ("body_0_conv1", "head_hidden"):
+        exact, rounded = network.nodes[name].weight, loaded.nodes[name].weight
+        unit = exact.abs().flatten(1).amax(1) / 127
+        assert exact.dtype == rounded.dtype
+        assert not torch.equal(exact, rounded)
+        assert ((exact - rounded).abs().flatten(1) <= 0.5001 * unit[:, None]).all()
+    assert torch.equal(loaded.nodes["body_0_conv1"].bias, network.nodes["body_0_conv1"].bias)
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -57,6 +70,7 @@ def test_a_saved_network_comes_back(tmp_path, global_pool, integer):
         (lambda _, tensors: tensors.pop("stem.weight"), "no weights of 4 dimensions"),
         (lambda _, tensors: tensors.update({"stem.bias": torch.zeros(9)}), "bias that does not fit"),
         (lambda _, tensors: tensors.pop("soma.v_th"), "no thresholds"),
+        (lambda _, tensors: tensors.update({"stem.unit": torch.ones(9)}), "units that do not fit"),
     ],
 )
 def test_wrong_contents_are_named(path, change, words):

@@ -6,10 +6,12 @@ from typing import Any
 
 import safetensors
 import safetensors.torch
+import torch
 from torch import Tensor, nn
 
 from rheobase.deploy.convolution import convolution
 from rheobase.deploy.network import LIF, Network, Scale, linear
+from rheobase.deploy.quantize import in_units, int8_unit
 
 FORMAT = "rheobase network 1"
 _OPTIONS = {
@@ -23,8 +25,8 @@ _OPTIONS = {
 }
 
 
-def save(network: Network, path: str | Path) -> None:
-    """Write `network` into the file `path`."""
+def save(network: Network, path: str | Path, *, int8: bool = False) -> None:
+    """Write `network` into the file `path`; with `int8`, synapses as 8-bit weights and a unit per output channel."""
     nodes = [
         {
             "name": name,
@@ -41,6 +43,11 @@ def save(network: Network, path: str | Path) -> None:
         "info": json.dumps(network.info),
     }
     tensors = {name: t.detach().cpu().contiguous() for name, t in network.nodes.state_dict().items()}
+    for name, node in network.nodes.items() if int8 else ():
+        if isinstance(node, nn.Conv2d | nn.Linear):
+            unit = int8_unit([node.weight])
+            tensors[f"{name}.unit"] = unit.cpu()
+            tensors[f"{name}.weight"] = in_units(node.weight, unit).to("cpu", torch.int8).contiguous()
     safetensors.torch.save_file(tensors, path, header)
 
 
@@ -58,6 +65,8 @@ def load(path: str | Path) -> Network:
         for node in json.loads(header["nodes"]):
             name = node["name"]
             own = {key: tensors.get(f"{name}.{key}") for key in ("weight", "bias", "v_th")}
+            if f"{name}.unit" in tensors:
+                own["weight"] = _multiples(own["weight"], tensors[f"{name}.unit"])
             nodes[name] = _node(node["kind"], node["options"], **own)
             inputs[name] = node["inputs"]
         input_unit, logit_unit = json.loads(header["units"])
@@ -65,6 +74,12 @@ def load(path: str | Path) -> Network:
         return Network(nodes, inputs, input_unit=input_unit, logit_unit=logit_unit, info=info).eval()
     except (safetensors.SafetensorError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{path}: not a file of a deployed network, or damaged: {error}") from error
+
+
+def _multiples(weight: Tensor | None, unit: Tensor) -> Tensor:
+    if weight is None or weight.dtype != torch.int8 or weight.ndim == 0 or unit.shape != weight.shape[:1]:
+        raise ValueError("a layer has units that do not fit its weights")
+    return weight * unit.view(-1, *[1] * (weight.ndim - 1))
 
 
 def _node(

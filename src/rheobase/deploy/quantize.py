@@ -38,7 +38,9 @@ def quantize(network: Network, images: Tensor) -> Network:
         if isinstance(node, LIF):
             synapses = {source: convolutions[source] for source in exact.inputs[name]}
             wide = {source for source in synapses if isinstance(network.nodes[source], Scale)}
-            unit = _unit([conv.weight for source, conv in synapses.items() if source not in wide], node)
+            weights = [conv.weight for source, conv in synapses.items() if source not in wide]
+            # identity shortcuts alone are wide enough in any unit
+            unit = int8_unit(weights) if weights else node.v_th / _LARGEST
             for source, conv in synapses.items():
                 nodes[source] = _in_units(conv, unit, wide=source in wide)
             nodes[name] = _neurons(node, unit)
@@ -61,18 +63,21 @@ def _input_unit(images: Tensor) -> float:
     return largest / LARGEST_INPUT
 
 
-def _unit(weights: list[Tensor], neurons: LIF) -> Tensor:
-    """The unit [C] in which the largest int8 weight of each channel is 127."""
-    if not weights:  # identity shortcuts alone: their own width is enough
-        return neurons.v_th / _LARGEST
-    unit = torch.stack([w.abs().amax((1, 2, 3)) for w in weights]).amax(0) / _LARGEST
-    return torch.where(unit > 0, unit, neurons.v_th)
+def int8_unit(weights: list[Tensor]) -> Tensor:
+    """The unit [C] in which the largest weight of each output channel is 127."""
+    unit = torch.stack([w.detach().abs().flatten(1).amax(1) for w in weights]).amax(0) / _LARGEST
+    return torch.where(unit > 0, unit, 1.0)
+
+
+def in_units(weight: Tensor, unit: Tensor) -> Tensor:
+    """Weights [C, ...] as integers, in multiples of unit [C]."""
+    return torch.round(weight.detach() / unit.view(-1, *[1] * (weight.ndim - 1)))
 
 
 def _in_units(conv: nn.Conv2d, unit: Tensor, *, wide: bool) -> nn.Conv2d:
     """The convolution with weights in multiples of unit [C]: integers, or with fraction bits if `wide`."""
     one = _ONE if wide else 1.0
-    weight = torch.round(conv.weight / unit.view(-1, 1, 1, 1) * one) / one
+    weight = in_units(conv.weight * one, unit) / one
     bias = None if conv.bias is None else torch.round(conv.bias / unit * _ONE) / _ONE
     assert not isinstance(conv.padding, str)
     return convolution(weight, bias, conv.stride, conv.padding, conv.dilation)
