@@ -2,8 +2,9 @@
 
     python -m benchmarks.imagenet
 
-The files are made up, of the usual size and number of classes: what is in a picture does not change the speed. Both
-ways run the real training loop; the second of two epochs counts. Beside it: the loader alone, and torchvision's.
+The files are made up, of the usual size: what is in a picture does not change the speed. Every point is a few captured
+steps of one process, fed as in training; the file of results is written after each. First come the loaders alone:
+ours, our decoding in processes instead of threads, and torchvision's, each the second of two passes over all files.
 """
 
 import argparse
@@ -12,132 +13,239 @@ import json
 import os
 import tempfile
 import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
 
 from rheobase import plan, recipes, train
-from rheobase.data import load
+from rheobase.capture import capture
+from rheobase.data import Dataset, Split, load
 from rheobase.data.feed import Feed
+from rheobase.data.folder import IMAGENET_MEAN, IMAGENET_STD, Files
 from rheobase.recipes import Recipe
-from rheobase.runs import environment
+from rheobase.runs import environment, network_for
+from rheobase.step import Step, make_optimizer, make_step
 
 IMAGENET = 1_281_167  # training images
 NETWORKS = ("resnet34", "resnet34_large", "resnet50")
 WIDTH, HEIGHT, QUALITY = 500, 375, 90
 PICTURES = 32  # that differ
+CLASSES = 1000
+EAGER, WARM_UP = 3, 3  # steps before the capture, and after it
+CORES = len(os.sched_getaffinity(0))
 
 
-def make_files(folder: Path, classes: int, images: int) -> None:
-    """`images` JPEG files for training and one per class for testing."""
+def make_files(folder: Path, images: int) -> None:
+    """`images` JPEG files for training and a few for testing."""
     from PIL import Image
 
-    random = np.random.default_rng(0)
-    contents = []
-    for i in range(PICTURES):
+    def encoded(i: int) -> bytes:
+        random = np.random.default_rng(i)
         coarse = Image.fromarray(random.integers(0, 256, (HEIGHT // 8, WIDTH // 8, 3), np.uint8))
         path = folder / f"picture{i}.jpg"
         coarse.resize((WIDTH, HEIGHT), Image.Resampling.BICUBIC).save(path, quality=QUALITY)
-        contents.append(path.read_bytes())
-    for part, number in (("train", images), ("val", classes)):
-        for i in range(number):
-            path = folder / part / f"class{i % classes:04}" / f"{i}.jpg"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(contents[i % PICTURES])
+        return path.read_bytes()
+
+    with ThreadPoolExecutor(CORES) as threads:
+        contents = list(threads.map(encoded, range(PICTURES)))
+        for part, number in (("train", images), ("val", 4)):
+            (folder / part / "all").mkdir(parents=True)
+            paths = [folder / part / "all" / f"{i}.jpg" for i in range(number)]
+            list(threads.map(Path.write_bytes, paths, (contents * -(-number // PICTURES))[:number]))
 
 
-def training(recipe: Recipe, folder: Path, device: str) -> dict[str, Any]:
-    """Images per second of the second epoch and the largest memory."""
-    cuda = torch.cuda.is_available() and device != "cpu"
-    gc.collect()
-    if cuda:
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
-    with tempfile.TemporaryDirectory() as out:
-        try:
-            rows = train.fit(recipe, data=folder, out=Path(out) / "run", device=device).rows()
-        except torch.cuda.OutOfMemoryError:
-            return {"result": "out of memory"}
-    speed = rows[-1]["images_per_second"]
-    result = {"images_per_second": speed, "hours_per_epoch": IMAGENET / speed / 3600}
-    result["hours_per_epoch_on_8_if_they_scale"] = result["hours_per_epoch"] / 8
-    if cuda:
-        result["peak_gib"] = torch.cuda.max_memory_allocated() / 2**30
-    return result
+def labelled(data: Dataset) -> Dataset:
+    """The files with a thousand classes, as those of ImageNet; which one a file has does not matter."""
+    parts = [replace(files, labels=torch.arange(len(files)) % CLASSES) for files in (data.train, data.test)]
+    return replace(data, train=parts[0], test=parts[1], classes=tuple(map(str, range(CLASSES))))
 
 
-def loader(folder: Path, size: int, batch: int) -> float:
-    """Images per second of our loader, decoded, cut out and on the CPU."""
-    recipe = replace(recipes.get("imagenet_resnet34"), image_size=size, batch_size=batch)
-    data = load("imagenet", folder, size=size)
-    feed = Feed(data, recipe, torch.device("cpu"), torch.float32)
-    start, seen = time.perf_counter(), 0
-    for images, _, _ in feed.training(0):
-        seen += images.shape[0]
-    return seen / (time.perf_counter() - start)
+def on_the_device(data: Dataset, images: int) -> Dataset:
+    """The first `images` files, decoded."""
+    decoded = data.train.read(torch.arange(images) % len(data.train)).contiguous()
+    return replace(data, train=Split(decoded, torch.arange(images) % CLASSES))
 
 
-def torchvision_loader(folder: Path, size: int, batch: int) -> float | str:
-    """Images per second of torchvision's usual pipeline with a process per core."""
+class Decoded(torch.utils.data.Dataset[tuple[Tensor, int]]):
+    """Random parts of files, one at a time: our decoding, for the processes of a `DataLoader`."""
+
+    def __init__(self, files: Files) -> None:
+        self.files = files
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, i: int) -> tuple[Tensor, int]:
+        pixels = np.empty((self.files.size, self.files.size, 3), np.uint8)
+        self.files.decode(i, torch.rand(4).tolist(), pixels)
+        return torch.from_numpy(pixels), i
+
+
+def loaders(folder: Path, data: Dataset, recipe: Recipe, device: torch.device) -> dict[str, float | str]:
+    """Images per second, cut out, normalised and on the device."""
+    mean, std = (torch.tensor(v, device=device).view(-1, 1, 1) for v in (IMAGENET_MEAN, IMAGENET_STD))
+    feed = Feed(data, recipe, device, torch.float32)
+    assert isinstance(data.train, Files)
+    processes = _in_processes(Decoded(data.train), recipe.batch_size)
+
+    def from_processes() -> Iterator[Tensor]:
+        for pixels, _ in processes:
+            yield (pixels.to(device, non_blocking=True).movedim(3, 1).float() - mean) / std
+
+    speeds: dict[str, float | str] = {
+        "rheobase": _second_pass(lambda: (images for images, _, _ in feed.training(0)), device),
+        "rheobase, decoding in processes": _second_pass(from_processes, device),
+    }
     try:
         from torchvision import datasets, transforms
     except (ImportError, RuntimeError) as error:
-        return f"cannot run here: {error}"
-    steps = [transforms.RandomResizedCrop(size), transforms.RandomHorizontalFlip(), transforms.ToTensor()]
+        return speeds | {"torchvision": f"cannot run here: {type(error).__name__}"}
+    steps = [transforms.RandomResizedCrop(recipe.image_size), transforms.RandomHorizontalFlip(), transforms.ToTensor()]
     usual = transforms.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
-    data = datasets.ImageFolder(str(folder / "train"), transforms.Compose([*steps, usual]))
-    batches = torch.utils.data.DataLoader(data, batch, shuffle=True, num_workers=os.cpu_count() or 1)
+    theirs = _in_processes(
+        datasets.ImageFolder(str(folder / "train"), transforms.Compose([*steps, usual])), recipe.batch_size
+    )
+    speeds["torchvision"] = _second_pass(lambda: (x.to(device, non_blocking=True) for x, _ in theirs), device)
+    return speeds
+
+
+def _in_processes(data: Any, batch: int) -> DataLoader[Any]:
+    return DataLoader(
+        data, batch, shuffle=True, num_workers=CORES, pin_memory=torch.cuda.is_available(), persistent_workers=True
+    )
+
+
+def _second_pass(batches: Callable[[], Iterable[Tensor]], device: torch.device) -> float:
+    for _ in batches():
+        pass
+    _wait(device)
     start, seen = time.perf_counter(), 0
-    for images, _ in batches:
+    for images in batches():
         seen += len(images)
+    _wait(device)
     return seen / (time.perf_counter() - start)
+
+
+def training(recipe: Recipe, feeds: dict[str, Feed], device: torch.device, steps: int) -> Iterator[dict[str, Any]]:
+    """Images per second of each feed, and the peak memory of a step."""
+    data = {"classes": range(CLASSES), "channels": 3, "size": recipe.image_size}
+    with device:
+        network = network_for(recipe, data)
+    if device.type == "cuda":
+        torch.backends.cudnn.benchmark = True
+        network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    optimizer = make_optimizer(network, recipe, device)
+    scaler = torch.amp.GradScaler(device.type, enabled=False)
+    step = capture(make_step(network, optimizer, scaler, recipe, recipe.timesteps), device)
+    warm = feeds["on the device"]
+    _speed(step, warm, device, EAGER)
+    if device.type == "cuda":  # what choosing algorithms took is no part of a step
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+    held = torch.cuda.memory_allocated() - _bytes(network, optimizer) if device.type == "cuda" else 0
+    _speed(step, warm, device, WARM_UP)
+    facts: dict[str, Any] = {"batch": recipe.batch_size}
+    if device.type == "cuda":
+        facts["peak_gib"] = (torch.cuda.max_memory_allocated() - held) / 2**30
+    for name, feed in feeds.items():
+        speed = _speed(step, feed, device, steps)
+        hours = IMAGENET / speed / 3600
+        times = {"images_per_second": speed, "hours_per_epoch": hours, "hours_per_epoch_on_8_if_they_scale": hours / 8}
+        yield {"images": name, **facts, **times}
+
+
+def _bytes(network: torch.nn.Module, optimizer: torch.optim.Optimizer) -> int:
+    """Of weights, gradients, buffers and momentum."""
+    tensors = [*network.parameters(), *network.buffers(), *(p.grad for p in network.parameters() if p.grad is not None)]
+    momentum = [state["momentum_buffer"] for state in optimizer.state.values()]
+    return sum(t.nbytes for t in [*tensors, *momentum])
+
+
+def _speed(step: Step, feed: Feed, device: torch.device, steps: int) -> float:
+    _wait(device)
+    start, seen = time.perf_counter(), 0
+    for images, labels, _ in islice(feed.training(0), steps):
+        step(images, labels)
+        seen += len(labels)
+    _wait(device)
+    return seen / (time.perf_counter() - start)
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+
+
+def points(recipe: Recipe, sources: dict[str, Dataset], device: torch.device, steps: int) -> Iterator[dict[str, Any]]:
+    """One memory mode; where it fails, as without enough memory, a row that says so."""
+    feeds = {name: Feed(source, recipe, device, torch.float32) for name, source in sources.items()}
+    try:
+        yield from training(recipe, feeds, device, steps)
+    except RuntimeError as error:
+        problem = "out of memory" if "out of memory" in str(error) else str(error).splitlines()[0]
+        yield {"batch": recipe.batch_size, "result": problem}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Time training and loading of ImageNet-like files.")
     parser.add_argument("--networks", nargs="+", default=NETWORKS)
     parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--images", type=int, default=6400)
-    parser.add_argument("--classes", type=int, default=1000)
+    parser.add_argument("--images", type=int, default=4096, help="JPEG files")
+    parser.add_argument("--steps", type=int, default=15, help="steps of a point")
     parser.add_argument("--size", type=int, default=224)
+    parser.add_argument("--timesteps", type=int, default=6)
     parser.add_argument("--precision", default="bf16")
     parser.add_argument("--device", default="auto")
+    parser.add_argument("--limit", type=float, default=float("inf"), help="begin no point after so many seconds")
     parser.add_argument("--out", type=Path, default=Path("results/imagenet.json"))
     arguments = parser.parse_args()
-    device = train.choose_device(arguments.device)
+    if arguments.images < arguments.batch * max(arguments.steps, EAGER, WARM_UP):
+        parser.error("expected at least batch * steps images")
+    started, device = time.monotonic(), train.choose_device(arguments.device)
     content: dict[str, Any] = {
         "environment": environment(device),
-        "settings": {k: v for k, v in vars(arguments).items() if k != "out"},
+        "cores": CORES,
+        "settings": {k: v for k, v in vars(arguments).items() if k not in ("out", "device", "limit")},
         "training": [],
     }
+
+    def write() -> None:
+        content["seconds"] = round(time.monotonic() - started, 1)
+        arguments.out.parent.mkdir(exist_ok=True)
+        arguments.out.write_text(json.dumps(content, indent=1) + "\n")
+
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        make_files(folder, arguments.classes, arguments.images)
-        content["loader_images_per_second"] = {
-            "rheobase": loader(folder, arguments.size, arguments.batch),
-            "torchvision": torchvision_loader(folder, arguments.size, arguments.batch),
-        }
+        make_files(folder, arguments.images)
+        data = labelled(load("imagenet", folder, size=arguments.size))
+        changes = {key: getattr(arguments, key) for key in ("timesteps", "precision")}
+        changes |= {"batch_size": arguments.batch, "image_size": arguments.size}
+        wanted = [replace(recipes.get(f"imagenet_{network}"), **changes) for network in arguments.networks]
+        content["loader_images_per_second"] = loaders(folder, data, wanted[0], device)
         print(content["loader_images_per_second"], flush=True)
-        for network in arguments.networks:
-            base = replace(
-                recipes.get(f"imagenet_{network}"),
-                epochs=2,
-                evaluate_every=2,
-                batch_size=arguments.batch,
-                image_size=arguments.size,
-                precision=arguments.precision,
-            )
+        write()
+        resident = on_the_device(data, arguments.batch * arguments.steps)
+        sources = {"on the device": resident, "JPEG files": data}
+        for base in wanted:
             for recipe in plan.modes(base):
-                for data, where in (("imagenet", "JPEG files"), ("folder", "on the device")):
-                    row = {"network": network, "memory": recipe.memory, "images": where}
-                    row |= training(replace(recipe, data=data), folder, arguments.device)
-                    content["training"].append(row)
-                    print(row, flush=True)
-                    arguments.out.parent.mkdir(exist_ok=True)
-                    arguments.out.write_text(json.dumps(content, indent=1) + "\n")
+                if time.monotonic() - started > arguments.limit:
+                    print(f"{recipe.network}, {recipe.memory}: no time left", flush=True)
+                    continue
+                for point in points(recipe, sources, device, arguments.steps):
+                    content["training"].append({"network": recipe.network, "memory": recipe.memory, **point})
+                    print(f"{time.monotonic() - started:6.1f} s  {content['training'][-1]}", flush=True)
+                    write()
+                gc.collect()
+                if device.type == "cuda":
+                    torch.cuda.empty_cache()
 
 
 if __name__ == "__main__":
