@@ -28,8 +28,9 @@ from torch.utils.data import DataLoader
 from rheobase import plan, recipes, train
 from rheobase.capture import capture
 from rheobase.data import Dataset, Split, load
+from rheobase.data.augment import COLUMNS
 from rheobase.data.feed import Feed
-from rheobase.data.folder import IMAGENET_MEAN, IMAGENET_STD, Files
+from rheobase.data.folder import Files
 from rheobase.recipes import Recipe
 from rheobase.runs import environment, network_for
 from rheobase.step import Step, make_optimizer, make_step
@@ -91,14 +92,14 @@ class Decoded(torch.utils.data.Dataset[tuple[Tensor, int]]):
 
 def loaders(folder: Path, data: Dataset, recipe: Recipe, device: torch.device) -> dict[str, float | str]:
     """Images per second, cut out, normalised and on the device."""
-    mean, std = (torch.tensor(v, device=device).view(-1, 1, 1) for v in (IMAGENET_MEAN, IMAGENET_STD))
     feed = Feed(data, recipe, device, torch.float32)
     assert isinstance(data.train, Files)
     processes = _in_processes(Decoded(data.train), recipe.batch_size)
 
     def from_processes() -> Iterator[Tensor]:
         for pixels, _ in processes:
-            yield (pixels.to(device, non_blocking=True).movedim(3, 1).float() - mean) / std
+            images, u = pixels.to(device, non_blocking=True).movedim(3, 1), torch.rand(len(pixels), COLUMNS)
+            yield feed._augmented(images, u.to(device), recipe.timesteps)
 
     speeds: dict[str, float | str] = {
         "rheobase": _second_pass(lambda: (images for images, _, _ in feed.training(0)), device),
