@@ -1,7 +1,10 @@
 """The commands of analysis on a small run; the figures of the paper at small sizes."""
 
 import json
+import operator
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -9,11 +12,13 @@ from deploy.networks import randomise
 from typer.testing import CliRunner
 
 from rheobase import checkpoint, figures, recipes
+from rheobase.analysis.operations import LayerOperations, Operations
 from rheobase.cli import app
 from rheobase.data import load
 from rheobase.models import build
-from rheobase.paper import inference, theory, training
-from rheobase.paper.result import Chart, Result
+from rheobase.paper import ablation, inference, theory, training
+from rheobase.paper.apart import Failure, apart
+from rheobase.paper.result import CPU, Chart, Result
 from rheobase.runs import Run
 from rheobase.shapes import synapses
 
@@ -44,6 +49,7 @@ def test_analyze_a_run(run: Path) -> None:
 def test_analyze_a_network() -> None:
     output = call("analyze", "--network", "resnet8")
     assert "body.2" in output
+    assert "firing rates: 0.1" in output
     assert "this will train" in output
 
 
@@ -63,10 +69,15 @@ def test_paper_writes_data_and_pictures(tmp_path: Path) -> None:
     assert {path.suffix for path in tmp_path.iterdir()} == {".json", ".svg", ".png"}
 
 
-def test_theorem_1_is_within_5_percent() -> None:
-    rows = theory.theorem1(channels=64, blocks=2, probes=3, networks=[("plain20", 4, 4, 0.0)]).data["ratios"]
-    assert [row["ratio"] for row in rows] == [1.0, 1.8, 2.0, 3.0]
-    assert all(row["phi"] == pytest.approx(row["predicted_phi"], rel=0.05) for row in rows)
+def test_theorem_1_and_lemma_2_are_within_5_percent() -> None:
+    found = theory.theorem1(channels=64, blocks=2, probes=3, networks=[("plain20", 4, 4, 0.0)]).data
+    assert [row["ratio"] for row in found["ratios"]] == [1.0, 1.8, 2.0, 3.0]
+    for row in (*found["ratios"], *found["shortcuts"]):
+        assert row["phi"] == pytest.approx(row["predicted_phi"], rel=0.05)
+    for row in found["lemma2"]:
+        assert row["phi"] == pytest.approx(row["second_moments"], rel=0.05)
+        assert row["phi"] == pytest.approx(row["gain"] / 2, rel=0.05)
+    assert all(row["second_moments"] == pytest.approx(1, rel=0.05) for row in found["ratios"])  # yet phi is not
 
 
 def test_theorem_2_is_within_5_percent_where_nothing_fires() -> None:
@@ -101,6 +112,66 @@ def test_tables_compare_runs_with_the_paper(tmp_path: Path) -> None:
     found = training.table("table1", [tmp_path / "run"])
     assert "93.00 % after the last of 2 epochs (best epoch 93.50 %), the paper 92.34 %" in found.comparison[0]
     assert sum("Not here" in sentence for sentence in found.comparison) == 5
+
+
+def test_what_table_6_says_at_the_steps_of_the_paper_and_at_others() -> None:
+    layers = [
+        LayerOperations("stem", "image", 3.5e6, 0, 0, 0),
+        LayerOperations("body", "spikes", 2.0e9, 1.2e9, 1.2e9, 0),
+        LayerOperations("head.hidden", "averages", 2.1e6, 0, 0, 0),
+    ]
+    for timesteps, expected in ((6, "Both take 6 steps"), (3, "we 3 (a factor of 0.5)")):
+        counted = Operations(timesteps, 1, layers, 0, 0, 0, 0, 0)
+        difference, multiplications = inference.beside_the_paper((1.8e9, 3.4e7, 2.2e9), counted)
+        assert expected in difference
+        assert f"0.150 do so at a step in the paper and {1.2 / 2 / timesteps:.3f} here" in difference
+        assert "3.36e+07 at T = 6, the paper's 3.4e+07." in multiplications
+
+
+def test_figure_2_of_a_sixth_of_an_epoch() -> None:
+    norms = training.first_sixth(None, CPU, 1, 0.9, 0.0, True)
+    assert (norms.steps, len(norms.weights)) == (6, 17)
+    settings = [(0.9, 0.0, True), (1.0, 0.25, False), (1.0, 0.5, True)]
+    partly = training.fig2_of(settings, {0: norms, 2: Failure("OutOfMemoryError")}, "digits", CPU)
+    assert (len(partly.data["rows"]), partly.to_come) == (1, 1)
+    assert partly.data["rows"][0]["calculated_ratio"] == pytest.approx(0.99, abs=0.01)
+    assert "Did not finish: decay 0.5, width 1 (OutOfMemoryError)." in partly.comparison
+    assert any("At width 0.9 the gradient keeps its size" in sentence for sentence in partly.comparison)
+
+
+def test_the_ablation_has_all_variants_and_keeps_what_is_there() -> None:
+    rows = ablation.variants()
+    assert len(rows) == 21
+    assert len({variant for _, _, variant in rows}) == 18  # the network of the paper has a row in every group
+    setting = ablation.Setting(None, CPU, 2, 3, 8)
+    accuracy, loss = ablation.accuracy_and_loss(ablation.Variant(8), setting)
+    assert accuracy > 0.4
+    found: dict[ablation.Variant, Any] = {
+        ablation.Variant(8): (accuracy, loss),
+        ablation.Variant(50): Failure("RuntimeError"),
+        ablation.Variant(norm="none"): (0.1, float("nan")),
+    }
+    partly = ablation.ablation_of(found, setting, 15)
+    assert [row["label"] for row in partly.data["rows"]] == ["no normalisation", "residual, 8 layers"]
+    assert partly.data["rows"][0]["loss"] is None
+    assert partly.data["failed"] == [{"label": "residual, 50 layers", "reason": "RuntimeError"}]
+
+
+@pytest.mark.parametrize("depth", [8, 20, 34, 50])
+@pytest.mark.parametrize("residual", [True, False])
+def test_depths_of_the_ablation(depth: int, residual: bool) -> None:
+    dataset = load("digits")
+    with torch.device("meta"):
+        network = ablation.build(ablation.Variant(depth, residual), dataset, recipes.get("demo"), 4)
+        layers = synapses(network, (1, 8, 8))
+    assert sum("shortcut" not in layer.name for layer in layers) == depth
+
+
+def test_a_process_that_breaks_takes_nothing_with_it(capfd: pytest.CaptureFixture[str]) -> None:
+    jobs = [(divmod, 17, 5), (divmod, 1, 0), (os._exit, 3)]
+    found = dict(apart(operator.call, jobs))
+    assert found == {0: (3, 2), 1: Failure("ZeroDivisionError"), 2: Failure("process ended")}
+    assert "ZeroDivisionError" in capfd.readouterr().err
 
 
 def test_runs_where_none_is_needed_are_refused(run: Path) -> None:

@@ -65,6 +65,8 @@ def analyze(
             )
         console.print(f"{network} at initialisation, on noise")
         console.print(table, soft_wrap=False)
+        rates = [layer["rate"] for layer in found["layers"]]
+        console.print(f"firing rates: {min(rates):.3f} to {max(rates):.3f} spikes per neuron and step")
     else:
         assert run is not None
         found = inspect_run(run, data=data, images=images)

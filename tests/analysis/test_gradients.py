@@ -44,6 +44,12 @@ def test_training_moves_the_weights_and_lr_0_does_not() -> None:
     assert not torch.equal(network.body[0].conv.weight, before)
 
 
+def test_half_precision_gives_about_the_same() -> None:
+    exact, half = (gradient_norms(plain(decay=0.0), batches(1), 2, autocast=dtype) for dtype in (None, torch.bfloat16))
+    assert half.weights == pytest.approx(exact.weights, rel=0.5)
+    assert half.weights != exact.weights
+
+
 def test_no_batch_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one batch"):
         gradient_norms(plain(), [], 2)

@@ -54,6 +54,14 @@ def test_predictions_by_hand() -> None:
     assert iso.predicted_varphi(2.0) == pytest.approx(iso.predicted_phi(2.0) ** 2 / 0.47725, rel=1e-4)
 
 
+def test_residual_predictions_by_hand() -> None:
+    assert iso.predicted_residual_phi(2.0, behind_identity=False) == pytest.approx(0.8938 * (1 + 0.8938) / 2, abs=1e-4)
+    # p = 0.15866: spikes are 2.3027 with that chance, -0.4343 else; 0.3880 of the sums lie in (0, 2), 0.1562 above 1
+    assert iso.predicted_residual_phi(2.0, behind_identity=True) == pytest.approx(
+        0.3880 / (4 * 0.1562 * 0.8438) * (1 + 0.8938) / 2, rel=2e-3
+    )
+
+
 def test_an_isometry_has_phi_1_and_varphi_0() -> None:
     x = torch.randn(5, 7, dtype=torch.float64).requires_grad_()
     turn = torch.linalg.qr(torch.randn(7, 7, dtype=torch.float64)).Q

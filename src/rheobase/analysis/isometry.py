@@ -112,6 +112,25 @@ def predicted_varphi(r: float) -> float:
     return predicted_phi(r) ** 2 / window(r)
 
 
+def predicted_residual_phi(r: float, *, behind_identity: bool) -> float:
+    """phi of a residual block: of its first neurons, times the mean of both branches (inner block and shortcut).
+
+    The first neurons receive N(0, v_th^2), or, behind a block with an identity shortcut, half of its variance as spikes
+    of probability p: two values, which leave fewer neurons in the window.
+    """
+    p = 1 - normal_cdf(1)
+    share = window(r)
+    if behind_identity:
+        parts = [(p, (1 - p) / sqrt(p * (1 - p))), (1 - p, -p / sqrt(p * (1 - p)))]  # probability and value, variance 1
+
+        def below(x: float) -> float:
+            """P(current < x v_th) of the sum of a normal branch and the spikes, each of variance 1/2."""
+            return sum(chance * normal_cdf(sqrt(2) * x - value) for chance, value in parts)
+
+        share, p = below(1 + r / 2) - below(1 - r / 2), 1 - below(1)
+    return share / (r**2 * p * (1 - p)) * (predicted_phi(r) + 1) / 2
+
+
 def window(r: float) -> float:
     """The share of neurons with a current of N(0, v_th^2) that are inside the window of the surrogate."""
     return normal_cdf(1 + r / 2) - normal_cdf(1 - r / 2)

@@ -72,10 +72,11 @@ def ablation(
     found: dict[Variant, tuple[float, float] | Failure] = {}
     for index, outcome in apart(accuracy_and_loss, [(variant, setting) for variant in chosen]):
         found[chosen[index]] = outcome
-        yield _result(found, setting, len(chosen) - len(found))
+        yield ablation_of(found, setting, len(chosen) - len(found))
 
 
-def _result(found: dict[Variant, tuple[float, float] | Failure], setting: Setting, to_come: int) -> Result:
+def ablation_of(found: dict[Variant, tuple[float, float] | Failure], setting: Setting, to_come: int) -> Result:
+    """What was found so far: accuracy and loss of every variant."""
     rows: list[dict[str, Any]] = []
     failed = []
     for group, label, variant in variants():
@@ -137,7 +138,7 @@ def accuracy_and_loss(variant: Variant, setting: Setting) -> tuple[float, float]
     if setting.data is not None:
         recipe = replace(recipe, batch_size=CIFAR_BATCH)
     torch.manual_seed(0)
-    network = _build(variant, dataset, recipe, setting.channels)
+    network = build(variant, dataset, recipe, setting.channels)
     network = network.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     feed = Feed(dataset, recipe, device, torch.float32)
     optimizer = make_optimizer(network, recipe, device)
@@ -152,7 +153,7 @@ def accuracy_and_loss(variant: Variant, setting: Setting) -> tuple[float, float]
     return found.accuracy, found.loss
 
 
-def _build(variant: Variant, dataset: Dataset, recipe: Recipe, channels: int) -> SpikingNet:
+def build(variant: Variant, dataset: Dataset, recipe: Recipe, channels: int) -> SpikingNet:
     block, per_block = (BasicBlock, 2) if variant.residual else (PlainBlock, 1)
     count = (variant.depth - 2) // per_block  # between the encoding and the decoding layer
     sizes = [count - 2 * (count // 3), count // 3, count // 3]

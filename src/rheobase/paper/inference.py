@@ -84,7 +84,7 @@ def table6(
         f"{rate:.3f} spikes per neuron and step; without spikes {counted.dense:.3g} of each."
     ]
     if name in PAPER:
-        comparison += _beside_the_paper(PAPER[name], counted)
+        comparison += beside_the_paper(PAPER[name], counted)
     comparison += [
         f"Conventions: with the scale of the pooling folded away {folded_additions:.3g} and {folded:.3g}; with the "
         f"encoding layer computed once {once:.3g} multiplications. Not included: "
@@ -117,7 +117,7 @@ def table6(
     return Result("table6", "Table 6: operations", source, content, comparison, charts, device)
 
 
-def _beside_the_paper(paper: tuple[float, float, float], counted: Operations) -> list[str]:
+def beside_the_paper(paper: tuple[float, float, float], counted: Operations) -> list[str]:
     """Additions are connections that spikes can use, times steps, times the share that is used: one by one."""
     additions, multiplications, dense = paper
     own, own_multiplications = counted.count()

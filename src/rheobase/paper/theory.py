@@ -3,12 +3,21 @@
 from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import pairwise
+from math import prod
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from rheobase.analysis.distributions import firing_distribution, membrane_distribution
-from rheobase.analysis.isometry import isometry, predicted_phi, predicted_varphi, probe
+from rheobase.analysis.isometry import (
+    Estimate,
+    isometry,
+    predicted_phi,
+    predicted_residual_phi,
+    predicted_varphi,
+    probe,
+)
 from rheobase.analysis.somas import LawSoma
 from rheobase.models import build
 from rheobase.nn import Conv2d
@@ -28,17 +37,29 @@ NETWORKS = (  # name, size and number of images, decay
 def theorem1(
     *, channels: int = 128, blocks: int = 3, probes: int = 6, networks: Sequence[tuple[str, int, int, float]] = NETWORKS
 ) -> Result:
-    """phi and varphi of LIF - convolution - tdBN at initialisation beside a calculation; then of whole networks."""
+    """phi and varphi of LIF - convolution - tdBN at initialisation beside a calculation; then of whole networks.
+
+    Before them Lemma 2, on which the theorem rests, with rectifiers in place of spikes.
+    """
+    lemma2 = [_rectifiers(gain, channels, probes) for gain in (1.0, 2.0, 4.0)]
     rows = [_wide_blocks(r, channels, blocks, probes) for r in (1.0, 1.8, 2.0, 3.0)]
+    shortcuts = _residual_blocks(2.0, channels, probes)
     entries: list[dict[str, Any]] = []
     for name, size, images, decay in networks:
         torch.manual_seed(0)
         network = build(name, num_classes=10, in_channels=3, image_size=size, decay=decay)
         found = isometry(network, torch.randn(images, 3, size, size), 2, probes=2)
-        entries.append({"network": name, "decay": decay, "blocks": [asdict(b) for b in found]})
+        phis = [sum(e.phi for e in b.steps) / len(b.steps) for b in found]
+        entries.append(
+            {"network": name, "decay": decay, "blocks": [asdict(b) for b in found], "phis": phis, "product": prod(phis)}
+        )
     worst = max(abs(row["phi"] / row["predicted_phi"] - 1) for row in rows)
     by_ratio = {row["ratio"]: row for row in rows}
     comparison = [
+        "Lemma 2, phi(J J^T) = second moment out / in, for convolutions with rectifiers: "
+        + "; ".join(f"phi {row['phi']:.3f}, moments {row['second_moments']:.3f}" for row in lemma2)
+        + ". With spikes it does not hold: at r = 1 the moments are "
+        f"{by_ratio[1.0]['second_moments']:.3f}, phi is {by_ratio[1.0]['phi']:.3f}.",
         "The paper: phi(J J^T) = 1 in every block at decay 0, and varphi(J J^T) near 0 for isometry (Lemma 1).",
         f"Here phi follows [Phi(1 + r/2) - Phi(1 - r/2)] / (r^2 p (1 - p)) with r = width / v_th, p = 1 - Phi(1), "
         f"to {100 * worst:.1f} % at worst: {by_ratio[1.0]['phi']:.3f} at r = 1, {by_ratio[1.8]['phi']:.3f} at 1.8, "
@@ -46,6 +67,9 @@ def theorem1(
         f"varphi is not near 0: {by_ratio[2.0]['varphi']:.2f} at r = 2 (predicted phi^2 / P = "
         f"{by_ratio[2.0]['predicted_varphi']:.2f}). Half of the neurons pass no gradient, "
         "the others more than their share.",
+        "Residual blocks, r = 2: "
+        + "; ".join(f"{row['block']} phi {row['phi']:.3f} (calculated {row['predicted_phi']:.3f})" for row in shortcuts)
+        + ".",
         *(_range(entry) for entry in entries),
     ]
     charts = [
@@ -65,8 +89,8 @@ def theorem1(
             "phi, mean over timesteps",
             {
                 f"{entry['network']}, decay {entry['decay']:g}": (
-                    list(range(1, len(entry["blocks"]) + 1)),
-                    [sum(e["phi"] for e in b["steps"]) / len(b["steps"]) for b in entry["blocks"]],
+                    list(range(1, len(entry["phis"]) + 1)),
+                    entry["phis"],
                 )
                 for entry in entries
             },
@@ -76,27 +100,46 @@ def theorem1(
         "theorem1",
         "Theorem 1: gradient norm per block",
         "noise, at initialisation",
-        {"v_th": V_TH, "channels": channels, "ratios": rows, "networks": entries},
+        {
+            "v_th": V_TH,
+            "channels": channels,
+            "lemma2": lemma2,
+            "ratios": rows,
+            "shortcuts": shortcuts,
+            "networks": entries,
+        },
         comparison,
         charts,
     )
 
 
-def _wide_blocks(ratio: float, channels: int, blocks: int, probes: int) -> dict[str, float]:
-    """Means over a chain of blocks that starts with currents N(0, v_th^2); convolutions wrap around: no borders."""
+def _rectifiers(gain: float, channels: int, probes: int) -> dict[str, float]:
+    """Convolution - rectifier on centred input; the second moments are as gain / 2 to 1."""
     torch.manual_seed(0)
-    random = torch.Generator().manual_seed(1)
+    conv = _convolution(channels)
+    torch.nn.init.normal_(conv.weight, std=(gain / conv.weight[0].numel()) ** 0.5)
+    start = torch.randn(1, 8, channels, 8, 8, requires_grad=True)
+    output = conv(start).relu()
+    found = _probe(output, start, probes)
+    moments = _second_moments(output, start)
+    return {"gain": gain, "phi": found.phi, "phi_error": found.phi_error, "second_moments": moments}
+
+
+def _wide_blocks(ratio: float, channels: int, blocks: int, probes: int) -> dict[str, float]:
+    """Means over a chain of blocks that starts with currents N(0, v_th^2)."""
+    torch.manual_seed(0)
     current = V_TH * torch.randn(1, 8, channels, 8, 8)
-    estimates = []
-    for _ in range(blocks):
-        conv = Conv2d(channels, channels, 3, padding=1, padding_mode="circular", bias=False)
+    estimates, moments = [], 0.0
+    for block in range(blocks):
         soma = LawSoma(channels, decay=0.0, v_th=V_TH, width=ratio * V_TH)
         start = current.detach().requires_grad_()
-        current = soma.current(conv(soma.fire(start)))
-        estimates.append(probe(current, start, torch.ones_like(current, dtype=torch.bool), probes, random))
+        current = soma.current(_convolution(channels)(soma.fire(start)))
+        estimates.append(_probe(current, start, probes, seed=block))
+        moments += _second_moments(current, start) / blocks
     n = len(estimates)
     return {
         "ratio": ratio,
+        "second_moments": moments,
         "phi": sum(e.phi for e in estimates) / n,
         "phi_error": sum(e.phi_error**2 for e in estimates) ** 0.5 / n,
         "predicted_phi": predicted_phi(ratio),
@@ -106,14 +149,43 @@ def _wide_blocks(ratio: float, channels: int, blocks: int, probes: int) -> dict[
     }
 
 
+def _residual_blocks(ratio: float, channels: int, probes: int) -> list[dict[str, Any]]:
+    """Two blocks with identity shortcuts in a row: the first receives a normal current, the second does not."""
+    torch.manual_seed(0)
+    current = V_TH * torch.randn(1, 8, channels, 8, 8)
+    rows = []
+    for block, behind_identity in (("behind a convolution", False), ("behind an identity shortcut", True)):
+        inner, outer = (LawSoma(channels, n, decay=0.0, v_th=V_TH, width=ratio * V_TH) for n in (1, 2))
+        start = current.detach().requires_grad_()
+        spikes = outer.fire(start)
+        hidden = inner(_convolution(channels)(spikes))
+        current = outer.current(_convolution(channels)(hidden), spikes)
+        found = _probe(current, start, probes)
+        predicted = predicted_residual_phi(ratio, behind_identity=behind_identity)
+        rows.append({"block": block, "phi": found.phi, "phi_error": found.phi_error, "predicted_phi": predicted})
+    return rows
+
+
+def _convolution(channels: int) -> Conv2d:
+    """It wraps around: there are no borders."""
+    return Conv2d(channels, channels, 3, padding=1, padding_mode="circular", bias=False)
+
+
+def _probe(output: Tensor, start: Tensor, probes: int, seed: int = 1) -> Estimate:
+    everywhere = torch.ones_like(output, dtype=torch.bool)
+    return probe(output, start, everywhere, probes, torch.Generator().manual_seed(seed))
+
+
+def _second_moments(output: Tensor, start: Tensor) -> float:
+    """Out / in."""
+    return float(output.detach().square().mean() / start.detach().square().mean())
+
+
 def _range(entry: dict[str, Any]) -> str:
-    phis = [e["phi"] for b in entry["blocks"] for e in b["steps"]]
-    product = 1.0
-    for b in entry["blocks"]:
-        product *= sum(e["phi"] for e in b["steps"]) / len(b["steps"])
+    phis = entry["phis"]
     return (
-        f"{entry['network']} at decay {entry['decay']:g}, r = 2: phi from {min(phis):.2f} to {max(phis):.2f}; "
-        f"their product over {len(entry['blocks'])} blocks is {product:.2g}."
+        f"{entry['network']} at decay {entry['decay']:g}, r = 2: phi from {min(phis):.2f} to {max(phis):.2f}, mean "
+        f"over timesteps; their product over {len(phis)} blocks is {entry['product']:.2g}."
     )
 
 

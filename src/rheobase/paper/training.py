@@ -11,6 +11,7 @@ import torch
 
 from rheobase import recipes, train
 from rheobase.analysis.gradients import GradientNorms, gradient_norms
+from rheobase.analysis.isometry import predicted_phi
 from rheobase.analysis.variants import NoNorm
 from rheobase.data import Dataset, load
 from rheobase.data.feed import Feed
@@ -23,6 +24,7 @@ from rheobase.runs import Run
 from rheobase.step import AUTOCAST
 
 PRECISION: dict[str, Literal["bf16"]] = {"cuda": "bf16"}
+V_TH = 0.5
 BATCH = 36  # of the paper, for ResNet-19
 PUBLISHED = {  # (data, network, T): top-1 accuracy in percent
     "table1": {
@@ -42,17 +44,18 @@ def fig2(*, data: Path | None = None, device: torch.device = CPU, timesteps: int
     """Gradient norms of the plain network over the first sixth of an epoch, with and without tdBN; as they come."""
     settings = [(width, decay, True) for width in (1.0, 0.9) for decay in (0.0, 0.25, 0.5)] + [(1.0, 0.25, False)]
     found: dict[int, GradientNorms | Failure] = {}
-    for index, norms in apart(_first_sixth, [(data, device, timesteps, *setting) for setting in settings]):
+    for index, norms in apart(first_sixth, [(data, device, timesteps, *setting) for setting in settings]):
         found[index] = norms
-        yield _fig2(settings, dict(sorted(found.items())), source(data), device)
+        yield fig2_of(settings, dict(sorted(found.items())), source(data), device)
 
 
-def _fig2(
+def fig2_of(
     settings: list[tuple[float, float, bool]],
     found: dict[int, GradientNorms | Failure],
     source: str,
     device: torch.device,
 ) -> Result:
+    """What was found so far, by the index of its setting (width, decay, with tdBN)."""
     rows, failed = [], []
     for index, norms in found.items():
         width, decay, tdbn = settings[index]
@@ -60,7 +63,10 @@ def _fig2(
         if isinstance(norms, Failure):
             failed.append({"label": label, "reason": norms.reason})
             continue
-        ratios = {"weight_ratio": norms.ratio, "spike_ratio": norms.spike_ratio} if tdbn else {}
+        ratios = {}
+        if tdbn:  # at decay 0 and initialisation, phi is the factor of the squared norm from block to block
+            calculated = predicted_phi(width / V_TH) ** ((len(norms.layers) - 1) / 2)
+            ratios = {"weight_ratio": norms.ratio, "spike_ratio": norms.spike_ratio, "calculated_ratio": calculated}
         rows.append({"label": label, "decay": decay, "width": width, "tdbn": tdbn, **asdict(norms), **ratios})
     with_tdbn = [row for row in rows if row["tdbn"]]
     comparison = [
@@ -69,6 +75,7 @@ def _fig2(
         "Here, first layer / last layer of the norm with respect to weights (with respect to spikes): "
         + "; ".join(f"{row['label']}: {row['weight_ratio']:.2f} ({row['spike_ratio']:.2f})" for row in with_tdbn)
         + ". A ratio below 1 is a gradient that shrinks on its way to the input.",
+        *_by_width(with_tdbn),
         *(
             f"Without tdBN: {row['weights'][0]:.1g} in the first layer, {row['weights'][-1]:.1g} in the last"
             + (
@@ -104,9 +111,25 @@ def _fig2(
     )
 
 
-def _first_sixth(
+def _by_width(rows: list[dict[str, Any]]) -> list[str]:
+    """Which way the curves lean, beside the calculation of Theorem 1."""
+    sentences = []
+    for width in dict.fromkeys(row["width"] for row in rows):
+        own = [row for row in rows if row["width"] == width]
+        ratios = [row["spike_ratio"] for row in own]
+        words = {"shrinks" if ratio < 0.8 else "grows" if ratio > 1.25 else "keeps its size" for ratio in ratios}
+        sentences.append(
+            f"At width {width:g} the gradient {' or '.join(sorted(words))} on its way to the input: "
+            f"{min(ratios):.2f} to {max(ratios):.2f} over {len(own[0]['layers'])} layers; calculated at decay 0, from "
+            f"width / v_th alone: {own[0]['calculated_ratio']:.2f}."
+        )
+    return sentences
+
+
+def first_sixth(
     data: Path | None, device: torch.device, timesteps: int, width: float, decay: float, tdbn: bool
 ) -> GradientNorms:
+    """Of the plain network, over the first sixth of an epoch."""
     dataset = images(data)
     recipe = recipe_for(dataset, device)
     torch.manual_seed(0)
@@ -116,6 +139,7 @@ def _first_sixth(
         in_channels=dataset.channels,
         image_size=dataset.size,
         decay=decay,
+        v_th=V_TH,
         width=width,
         soma=Soma if tdbn else NoNorm,
     ).to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
