@@ -26,8 +26,9 @@ test-peers: .venv/installed  ## install Triton, ONNX and the peer libraries, and
 	$(BIN)/pytest tests/test_kernels.py tests/test_triton.py tests/test_packing.py tests/test_benchmarks.py \
 		tests/test_cli_deploy.py tests/deploy
 
-test-gpu: .venv/installed  ## run the tests of the kernels on this machine's GPU
+test-gpu: .venv/installed  ## run the tests of kernels and training on this machine's GPU
 	$(BIN)/pytest tests/test_kernels.py tests/test_triton.py tests/test_packing.py tests/test_lean.py tests/test_capture.py
+	$(BIN)/pytest tests/test_train.py tests/test_distributed.py -k gpu
 
 check: .venv/installed  ## lint, format, types
 	$(BIN)/ruff check .

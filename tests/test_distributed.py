@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from rheobase import checkpoint, distributed, recipes, train
@@ -89,8 +90,9 @@ def test_a_run_of_several_processes_equals_one(alone: Path, tmp_path: Path, worl
 
 def two_steps(network: nn.Module, images: Tensor, labels: Tensor, share: float) -> list[Tensor]:
     """Loss sums of two steps on the same batch, then the gradients of the second."""
-    r = recipe("lr=0.05")
-    step = make_step(network, make_optimizer(network, r, CPU), torch.amp.GradScaler("cpu", enabled=False), r, 3)
+    r, device = recipe("lr=0.05"), images.device
+    scaler = torch.amp.GradScaler(device.type, enabled=False)
+    step = make_step(network, make_optimizer(network, r, device), scaler, r, 3)
     losses = [step(images, labels, share)[0] for _ in range(2)]
     return [torch.stack(losses), *(p.grad for p in network.parameters() if p.grad is not None)]
 
@@ -128,16 +130,9 @@ def test_losses_and_gradients_equal_one_process(tmp_path: Path, cuts: list[int])
             torch.testing.assert_close(other, grad, **EXACT)
 
 
-def torchrun(*arguments: str, cwd: Path) -> subprocess.Popen[str]:
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--nproc-per-node",
-        "2",
-        "--master-port",
-        str(free_port()),
-    ]
+def torchrun(*arguments: str, cwd: Path, processes: int = 2) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "torch.distributed.run", "--master-port", str(free_port())]
+    command += ["--nproc-per-node", str(processes)]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     return subprocess.Popen(
         [*command, "-m", "rheobase", "train", *arguments],
@@ -149,7 +144,7 @@ def test_one_process_dies_and_the_run_resumes_under_torchrun(alone: Path, tmp_pa
     if not Path("/proc/self/task").exists():
         pytest.skip("finding the processes needs /proc")
     settings = [f"--set={s}" for s in ("precision=fp64", "epochs=2", "batch_size=411", "timesteps=2")]
-    first = torchrun("demo", *settings, "--out", "run", "--device", "cpu", cwd=tmp_path)
+    first = torchrun("demo", *settings, "--out", "run", "--device", "cpu", "--save-every=0", cwd=tmp_path)
     metrics = tmp_path / "run" / "metrics.jsonl"
     while not metrics.exists() and first.poll() is None:
         time.sleep(0.01)
@@ -162,3 +157,41 @@ def test_one_process_dies_and_the_run_resumes_under_torchrun(alone: Path, tmp_pa
     assert second.returncode == 0, problems
     assert output.count("test accuracy") == 1, "the first process alone reports"
     assert_runs_agree(alone, tmp_path / "run")
+
+
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+@needs_gpu
+def test_on_a_gpu_a_process_of_an_nccl_team_takes_the_same_steps(tmp_path: Path) -> None:
+    device = torch.device("cuda", 0)
+    images, labels = (t.to(device) for t in batch(13))
+    torch.manual_seed(5)
+    expected = two_steps(resnet8().double().to(device), images, labels, 1.0)
+    torch.cuda.set_device(device)
+    dist.init_process_group("nccl", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        torch.manual_seed(5)
+        team = distributed.Team(rank=0, world=2)  # joined as in a larger team, though nobody else is in the group
+        network = team.wrap(resnet8().double().to(device))
+        found = two_steps(network, images, labels, 1.0)
+        team.wait()
+    finally:
+        dist.destroy_process_group()
+    for own, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(own, other, **EXACT)
+
+
+@needs_gpu
+def test_on_a_gpu_torchrun_trains_and_resumes(tmp_path: Path) -> None:
+    settings = [f"--set={s}" for s in ("precision=bf16", "epochs=2", "batch_size=411", "timesteps=2")]
+    first = torchrun("demo", *settings, "--out", "run", "--save-every=0", cwd=tmp_path, processes=1)
+    _, problems = first.communicate(timeout=100)
+    assert first.returncode == 0, problems
+    newest = max((tmp_path / "run" / "checkpoints").iterdir())
+    (newest / "weights.safetensors").write_bytes(b"damaged")
+    second = torchrun("--resume", "run", cwd=tmp_path, processes=1)
+    output, problems = second.communicate(timeout=100)
+    assert second.returncode == 0, problems
+    assert output.count("test accuracy") == 1
+    assert [row["step"] for row in Run(tmp_path / "run").rows()] == [4, 8]

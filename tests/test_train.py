@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from rheobase import checkpoint, recipes, train
+from rheobase.capture import CapturedStep, Step, capture
 from rheobase.progress import Reporter
 from rheobase.recipes import Recipe
 from rheobase.runs import Run, load_network
@@ -304,3 +305,42 @@ def test_golden_losses_of_the_demo_in_float64(tmp_path: Path) -> None:
     golden = [float(line.split()[1]) for line in GOLDEN.read_text().splitlines()]
     assert len(golden) == 20
     assert losses.values[:20] == pytest.approx(golden, rel=1e-9)
+
+
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+@needs_gpu
+@pytest.mark.parametrize(("precision", "tolerance"), [("fp64", 1e-9), ("bf16", 1e-2), ("fp16", 1e-2)])
+def test_on_a_gpu_the_captured_step_is_the_eager_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision: str, tolerance: float
+) -> None:
+    used: list[Step] = []
+
+    def spy(step: Step, device: torch.device) -> Step:
+        used.append(capture(step, device))
+        return used[-1]
+
+    settings = recipe(f"precision={precision}", "average=0.8", "epochs=2", "batch_size=64")
+    monkeypatch.setattr(train, "capture", spy)
+    captured = train.fit(settings, out=tmp_path / "captured", device="cuda").rows()
+    (step,) = used
+    assert isinstance(step, CapturedStep)
+    assert step.graph is not None, "it was never captured"
+    monkeypatch.setattr(train, "capture", lambda step, device: step)
+    eager = train.fit(settings, out=tmp_path / "eager", device="cuda").rows()
+    assert eager[1]["loss"] < 0.95 * eager[0]["loss"], "too little happens to see a difference"
+    assert [row["loss"] for row in captured] == pytest.approx([row["loss"] for row in eager], rel=tolerance)
+
+
+@needs_gpu
+@pytest.mark.parametrize("precision", ["fp64", "fp16"])
+def test_on_a_gpu_a_stopped_run_goes_on(tmp_path: Path, precision: str) -> None:
+    settings = recipe(f"precision={precision}")
+    whole = train.fit(settings, out=tmp_path / "whole", device="cuda").rows()
+    with pytest.raises(train.Interrupted):
+        train.fit(settings, out=tmp_path / "run", device="cuda", reporter=StopAt(10))
+    rows = train.fit(settings, out=tmp_path / "run", resume=True, device="cuda").rows()
+    assert [row["step"] for row in rows] == [6, 12, 18]
+    tolerance = {"fp64": 1e-9, "fp16": 1e-2}[precision]
+    assert [row["loss"] for row in rows] == pytest.approx([row["loss"] for row in whole], rel=tolerance)
