@@ -139,6 +139,20 @@ def test_npz_without_a_size() -> None:
         decode(bare.getvalue(), "d.npz")
 
 
+def test_bad_events_in_arrays() -> None:
+    file = io.BytesIO()
+    np.savez(file, t=[5, -1, 7, 6, 9, 9], x=[0, 0, 1, 1, 8, 2], y=[0] * 6, p=[1, 1, 0, 0, 1, 2], width=4, height=5)
+    with pytest.raises(ValueError, match=r"d\.npz: a time or pixel below 0, .* at event 1;"):
+        decode(file.getvalue(), "d.npz")
+    kept = decode(file.getvalue(), "d.npz", on_error="skip")
+    assert kept.t.tolist() == [5, 7]
+    assert kept.skipped == {"impossible": 2, "outside": 1, "backwards": 1}
+    file = io.BytesIO()
+    np.savez(file, t=[5, 4], x=[0, 0], y=[1, 2], p=[1, 1], width=4, height=5)
+    with pytest.raises(ValueError, match="running backwards, from 5 to 4 us, at event 1;"):
+        decode(file.getvalue(), "d.npz")
+
+
 @pytest.mark.parametrize("on_error", ["raise", "skip"])
 @pytest.mark.parametrize("name", FORMATS)
 def test_mutations_are_errors_or_recordings(name: str, on_error: str) -> None:

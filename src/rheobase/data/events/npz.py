@@ -47,9 +47,14 @@ def from_arrays(found: dict[str, NDArray[Any]], source: str, size: tuple[int, in
     t, x, y, p = (c.astype(np.int64) for c in columns)
     if not 0 < min(size) <= max(size) < 2**15:
         raise ValueError(f"{source}: expected a sensor of 1 to 32767 pixels in width and height, got {size}")
-    if len(t) and (t.min() < 0 or x.min() < 0 or y.min() < 0 or p.min() < 0 or p.max() > 1):
-        raise ValueError(f"{source}: expected t, x, y of 0 or more and p of 0 or 1")
-    return checked(Problems(source, on_error), t, x, y, p, size, lambda i: i)
+    problems, kept = Problems(source, on_error, unit="event"), np.arange(len(t))
+    impossible = (t < 0) | (x < 0) | (y < 0) | (p < 0) | (p > 1)
+    if impossible.any():
+        what = "a time or pixel below 0, or a polarity other than 0 and 1,"
+        problems.found("impossible", what, int(impossible.argmax()), int(impossible.sum()))
+        kept = np.flatnonzero(~impossible)
+        t, x, y, p = t[kept], x[kept], y[kept], p[kept]
+    return checked(problems, t, x, y, p, size, lambda i: int(kept[i]) if len(kept) else 0)
 
 
 def save(path: Path, events: Events) -> None:

@@ -36,16 +36,18 @@ class Events:
 class Problems:
     """Raises at the first problem of a file, or counts all of them, as asked."""
 
-    def __init__(self, source: str, on_error: OnError) -> None:
+    def __init__(self, source: str, on_error: OnError, unit: str = "byte") -> None:
+        """`unit` is what offsets count."""
         if on_error not in ("raise", "skip"):
             raise ValueError(f"on_error: expected raise or skip, got '{on_error}'")
-        self.source, self.raises = source, on_error == "raise"
+        self.source, self.raises, self.unit = source, on_error == "raise", unit
         self.counts: Counter[str] = Counter()
 
     def found(self, kind: str, what: str, offset: int, count: int = 1) -> None:
         if self.raises:
             raise ValueError(
-                f"{self.source}: {what} at byte {offset}; get the file again, or leave damage out with on_error='skip'"
+                f"{self.source}: {what} at {self.unit} {offset}; get the file again, "
+                "or leave damage out with on_error='skip'"
             )
         self.counts[kind] += count
 
