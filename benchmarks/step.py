@@ -238,14 +238,15 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=256 if gpu else 8)
     parser.add_argument("--rounds", type=int, default=10 if gpu else 5)
     parser.add_argument(
-        "--only", nargs="+", metavar="NAME", choices=names, help=f"any of {', '.join(names)}; the floor always"
+        "--only", nargs="+", metavar="NAME", choices=names, help=f"any of {', '.join(names)}; the floor too, if no sweep"
     )
     parser.add_argument("--sweep", choices=("timesteps", "batch"), help="time against T (at the same T * N) or batch")
     parser.add_argument("--out", type=Path, help="JSON file; results/step-<device>.json if not given")
     options = parser.parse_args()
 
     device = "cuda" if gpu else "cpu"
-    chosen = [name for name in names if options.only is None or name in {FLOOR, *options.only}]
+    wanted = set(options.only or names) | (set() if options.sweep else {FLOOR})
+    chosen = [name for name in names if name in wanted]
     settings = swept(Setting(options.timesteps, options.batch, device), options.sweep)
     facts = environment(device)
     label = re.sub(r"[^a-z0-9]+", "-", facts["device"].lower()).strip("-") if gpu else "cpu"
