@@ -238,7 +238,11 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=256 if gpu else 8)
     parser.add_argument("--rounds", type=int, default=10 if gpu else 5)
     parser.add_argument(
-        "--only", nargs="+", metavar="NAME", choices=names, help=f"any of {', '.join(names)}; the floor too, if no sweep"
+        "--only",
+        nargs="+",
+        metavar="NAME",
+        choices=names,
+        help=f"any of {', '.join(names)}; without a sweep the floor too",
     )
     parser.add_argument("--sweep", choices=("timesteps", "batch"), help="time against T (at the same T * N) or batch")
     parser.add_argument("--out", type=Path, help="JSON file; results/step-<device>.json if not given")
