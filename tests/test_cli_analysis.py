@@ -42,6 +42,7 @@ def call(*arguments: object) -> str:
 def test_analyze_a_run(run: Path) -> None:
     output = call("analyze", run, "--images", 9)
     assert "body.2.soma2" in output
+    assert "potential / v_th" in output
     assert "additions" in output
     assert "findings" in output
 
@@ -188,3 +189,4 @@ def test_every_kind_of_chart_is_drawn(tmp_path: Path) -> None:
     svg, png = figures.draw(Result("all", "t", "s", {}, [], charts), tmp_path)
     assert svg.read_text().lstrip().startswith("<?xml")
     assert png.read_bytes().startswith(b"\x89PNG")
+    assert figures.draw(Result("none", "t", "s", {}, [], []), tmp_path) == []

@@ -49,6 +49,7 @@ def analyze(
     images: ImagesOption = 64,
 ) -> None:
     """Look inside a trained run, or ask whether a network will train."""
+    from rheobase.analysis.distributions import Histogram
     from rheobase.inspection import inspect_network, inspect_run
 
     if (run is None) == (network is None):
@@ -70,14 +71,16 @@ def analyze(
     else:
         assert run is not None
         found = inspect_run(run, data=data, images=images)
-        table = _table("layer", "neurons", "spikes per neuron and step", "never fire", "always fire")
+        table = _table("layer", "neurons", "spikes / step", "never fire", "always fire", "potential / v_th")
         for layer in found["layers"]:
+            potential = Histogram(**found["membranes"][layer["name"]])
             table.add_row(
                 layer["name"],
                 str(layer["neurons"]),
                 f"{layer['rate']:.3f}",
                 f"{100 * layer['dead']:.0f} %",
                 f"{100 * layer['saturated']:.0f} %",
+                f"{potential.mean:.2f} +- {potential.deviation:.2f}",
             )
         console.print(table, soft_wrap=False)
         done = found["operations"]

@@ -11,7 +11,9 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 
 
 def draw(result: Result, folder: Path) -> list[Path]:
-    """One SVG and one PNG, named after the result."""
+    """One SVG and one PNG, named after the result; none where there is nothing to draw."""
+    if not result.charts:
+        return []
     wide = len(result.charts)
     figure = curves.figure(5.2 * wide, 4.6)
     figure.suptitle(f"{result.title} ({result.source})", fontsize=10)

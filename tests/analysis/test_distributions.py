@@ -47,6 +47,12 @@ def test_rates_grow_with_the_variance() -> None:
     assert rates[2] > 0.4
 
 
+def test_mean_and_deviation_of_a_histogram_by_hand() -> None:
+    found = dist.Histogram([0.0, 2.0, 4.0, 6.0], [0.1, 0.2, 0.1])  # centres 1, 3, 5
+    assert found.mean == pytest.approx(3)
+    assert found.deviation == pytest.approx(2**0.5)
+
+
 def test_histogram_is_a_density() -> None:
     found = dist.histogram(torch.linspace(-1, 1, 1001), -1, 1, bins=20)
     assert sum(found.density) * 0.1 == pytest.approx(1)

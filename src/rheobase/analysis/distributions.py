@@ -1,6 +1,8 @@
 """Membrane potentials and firing rates of neurons with currents x ~ N(0, sigma^2) (Fig. 3, Fig. 4, Theorem 2)."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from math import comb
 
 import torch
@@ -24,6 +26,21 @@ def potentials(current: Tensor, *, decay: float, v_th: float) -> Tensor:
 class Histogram:
     edges: list[float]
     density: list[float]
+
+    @property
+    def mean(self) -> float:
+        """Of what lies between the edges."""
+        return self._average(lambda x: x)
+
+    @property
+    def deviation(self) -> float:
+        mean = self.mean
+        return self._average(lambda x: (x - mean) ** 2) ** 0.5
+
+    def _average(self, of: Callable[[float], float]) -> float:
+        total = sum(self.density)
+        centres = ((a + b) / 2 for a, b in pairwise(self.edges))
+        return sum(d * of(x) for d, x in zip(self.density, centres, strict=True)) / total if total else float("nan")
 
 
 @dataclass(frozen=True)
