@@ -2,8 +2,9 @@ import pytest
 import torch
 
 from rheobase.analysis.gradients import gradient_norms
-from rheobase.analysis.variants import NoNorm
+from rheobase.analysis.variants import NoNorm, StepNorm
 from rheobase.models import SpikingNet, build
+from rheobase.nn import Soma
 
 
 def plain(**options: object) -> SpikingNet:
@@ -48,6 +49,17 @@ def test_half_precision_gives_about_the_same() -> None:
     exact, half = (gradient_norms(plain(decay=0.0), batches(1), 2, autocast=dtype) for dtype in (None, torch.bfloat16))
     assert half.weights == pytest.approx(exact.weights, rel=0.5)
     assert half.weights != exact.weights
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("soma", [Soma, StepNorm, NoNorm])
+def test_captured_norms_are_those_of_a_cpu_gpu(soma: type[Soma]) -> None:
+    cpu = [(x.double(), labels) for x, labels in batches(6)]
+    gpu = [(x.cuda(), labels.cuda()) for x, labels in cpu]
+    expected = gradient_norms(plain(soma=soma).double(), cpu, 2)
+    found = gradient_norms(plain(soma=soma).double().cuda(), gpu, 2)
+    assert found.weights == pytest.approx(expected.weights, rel=1e-6)
+    assert found.spikes == pytest.approx(expected.spikes, rel=1e-6)
 
 
 def test_no_batch_is_refused() -> None:
