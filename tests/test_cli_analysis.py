@@ -173,6 +173,15 @@ def test_a_process_that_breaks_takes_nothing_with_it(capfd: pytest.CaptureFixtur
     found = dict(apart(operator.call, jobs))
     assert found == {0: (3, 2), 1: Failure("ZeroDivisionError"), 2: Failure("process ended")}
     assert "ZeroDivisionError" in capfd.readouterr().err
+    with pytest.raises(ValueError, match="none of 1 processes finished"):
+        list(apart(divmod, [(1, 0)]))
+
+
+@pytest.mark.parametrize("item", ["fig2", "ablation"])
+def test_missing_data_is_said_once_and_before_all_work(item: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no cifar10 in"):
+        call("paper", item, "--data", tmp_path, "--out", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_runs_where_none_is_needed_are_refused(run: Path) -> None:

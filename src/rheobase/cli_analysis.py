@@ -110,9 +110,10 @@ def paper(
 
     torch.set_num_threads(1)  # many small operations: a second thread mostly waits
     for result in _compute(item, list(runs or []), data, images, epochs, choose_device(device)):
-        if result.to_come:  # what is there is kept, whatever happens to the rest
-            result.save(out)
+        if result.to_come:
             console.print(f"{result.to_come} more to come", markup=False)
+            if result.data["rows"]:  # what is there is kept, whatever happens to the rest
+                result.save(out)
     console.print(f"{result.title} ({result.source})", markup=False)
     for sentence in result.comparison:
         console.print(f"  {sentence}", markup=False)

@@ -67,6 +67,7 @@ def ablation(
 ) -> Iterator[Result]:
     """Test accuracy of every variant; the result grows as they come."""
     setting = Setting(data, device, epochs or (8 if data is None else 5), timesteps, channels)
+    images(data)  # what is wrong with the data is said once, before any process starts
     # deep ones first: they take longest
     chosen = sorted(dict.fromkeys(v for _, _, v in variants()), key=lambda v: -v.depth)
     found: dict[Variant, tuple[float, float] | Failure] = {}

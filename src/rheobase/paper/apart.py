@@ -20,8 +20,11 @@ class Failure:
 
 
 def apart(function: Callable[..., Any], jobs: Sequence[tuple[Any, ...]]) -> Iterator[tuple[int, Any]]:
-    """`function(*job)` of every job, one process per core: (index, result or `Failure`), as they come."""
-    context = get_context("spawn")
+    """`function(*job)` of every job, one process per core: (index, result or `Failure`), as they come.
+
+    Where nothing but failures came, that is an error.
+    """
+    context, good = get_context("spawn"), 0
     to_start = list(enumerate(jobs))
     running: dict[Connection, tuple[int, SpawnProcess]] = {}
     try:
@@ -41,10 +44,13 @@ def apart(function: Callable[..., Any], jobs: Sequence[tuple[Any, ...]]) -> Iter
                 except EOFError:  # killed: it could not say why
                     result = Failure("process ended")
                 process.join()
+                good += not isinstance(result, Failure)
                 yield index, result
     finally:
         for _, process in running.values():
             process.terminate()
+    if not good:
+        raise ValueError(f"none of {len(jobs)} processes finished; their errors are above")
 
 
 def _send(sender: Connection, function: Callable[..., Any], job: tuple[Any, ...]) -> None:

@@ -43,6 +43,7 @@ PUBLISHED = {  # (data, network, T): top-1 accuracy in percent
 def fig2(*, data: Path | None = None, device: torch.device = CPU, timesteps: int = 2) -> Iterator[Result]:
     """Gradient norms of the plain network over the first sixth of an epoch, with and without tdBN; as they come."""
     settings = [(width, decay, True) for width in (1.0, 0.9) for decay in (0.0, 0.25, 0.5)] + [(1.0, 0.25, False)]
+    images(data)  # what is wrong with the data is said once, before any process starts
     found: dict[int, GradientNorms | Failure] = {}
     for index, norms in apart(first_sixth, [(data, device, timesteps, *setting) for setting in settings]):
         found[index] = norms
