@@ -1,4 +1,4 @@
-"""Peak memory and time of real training steps beside what `rheobase plan` predicts: python -m benchmarks.memory
+"""Peak memory of real training steps beside what `rheobase plan` predicts: python -m benchmarks.memory
 
 Needs a GPU. Writes results/memory-<device>.json; the peak is counted from after the first steps, in which cuDNN tries
 algorithms, and includes weights, optimiser and the captured graph.
@@ -30,7 +30,7 @@ RUNS = [
     ("imagenet_resnet34", 24),
     ("dvsgesture_resnet17", 40),
 ]
-_EAGER, _TIMED = 4, 20
+_EAGER, _CAPTURED = 4, 3  # steps
 
 
 def measure(recipe: Recipe, batch: int) -> dict[str, Any]:
@@ -51,13 +51,9 @@ def measure(recipe: Recipe, batch: int) -> dict[str, Any]:
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
-    step(images, labels)
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    start.record()
-    for _ in range(_TIMED):
+    for _ in range(_CAPTURED):
         step(images, labels)
-    end.record()
-    end.synchronize()
+    torch.cuda.synchronize()
     return {
         "recipe": recipe.name,
         "network": recipe.network,
@@ -66,7 +62,6 @@ def measure(recipe: Recipe, batch: int) -> dict[str, Any]:
         "timesteps": recipe.timesteps,
         "measured_bytes": torch.cuda.max_memory_allocated(),
         "predicted_bytes": peak_bytes(recipe, batch),
-        "seconds_per_step": start.elapsed_time(end) / 1e3 / _TIMED,
     }
 
 
@@ -77,7 +72,7 @@ def main() -> None:
     facts = environment("cuda")
     out = options.out or Path("results") / f"memory-{re.sub('[^a-z0-9]+', '-', facts['device'].lower())}.json"
     rows = []
-    table = Table("recipe", "memory", "measured GiB", "predicted GiB", "error %", "images / s")
+    table = Table("recipe", "memory", "measured GiB", "predicted GiB", "error %")
     for name, batch in RUNS:
         for recipe in modes(replace(RECIPES[name](), batch_size=batch, precision="bf16")):
             with get_context("spawn").Pool(1) as pool:  # a process each: nothing is left over from the one before
@@ -90,7 +85,6 @@ def main() -> None:
                 f"{measured / 2**30:.2f}",
                 f"{predicted / 2**30:.2f}",
                 f"{100 * (predicted / measured - 1):+.1f}",
-                f"{batch / row['seconds_per_step']:.0f}",
             )
             out.write_text(json.dumps({"environment": facts, "runs": rows}, indent=1) + "\n")
     Console(width=120).print(table)
