@@ -16,39 +16,41 @@ from rich.table import Table
 
 from benchmarks.step import environment
 from rheobase.deploy import nir
-from rheobase.deploy.agreement import agreement, record
+from rheobase.deploy.agreement import record
 from rheobase.deploy.network import Network
 from rheobase.deploy.quantize import quantize
 from rheobase.runs import Run, load_data
 from rheobase.train import choose_device
-from rheobase.verify import LOSS, LOSS_INT8, accuracy, calibration_images, folded, testing, verify
+from rheobase.verify import LOSS, LOSS_INT8, accuracy, calibration_images, folded, open_file, testing, verify
 
 
 def measure(run: Run, data: Path | None, device: torch.device, images: int, simulated: int) -> dict[str, Any]:
     recipe = run.recipe()
     dataset, timesteps = load_data(recipe, data), recipe.timesteps
-    model, network = folded(run)
+    _, network = folded(run)
     shape = tuple(network.info["shape"])
     versions: dict[str, Network] = {"folded": network, "int8": quantize(network, calibration_images(recipe, dataset))}
 
     first, _ = next(iter(testing(recipe, dataset, torch.device("cpu"), torch.float64)))
     x = first[:images] if first.ndim == 4 else first[:, :images]
-    expected = record(model.double(), x, timesteps)
-    trained = accuracy(model.to(device, torch.float32), testing(recipe, dataset, device, torch.float32), timesteps)
-    result: dict[str, Any] = {"trained": {"accuracy": trained}}
+    trained: float | None = None
+    result: dict[str, Any] = {}
     with TemporaryDirectory() as folder:
         for name, version in versions.items():
             dtype = torch.float64 if name == "int8" else torch.float32
             path = Path(folder) / f"{name}.nir"
             nir.write(version, path, shape)
-            found = verify(path, run, data=data, images=images, simulated=simulated, device=device)
-            own = accuracy(version.to(device, dtype), testing(recipe, dataset, device, dtype), timesteps)
-            comparison = agreement(expected, record(version.to("cpu", torch.float64), x, timesteps))
-            result[name] = {"accuracy": own, "agreement": asdict(comparison)}
+            found = verify(path, run, data=data, images=images, simulated=simulated, device=device, trained=trained)
+            trained = found.trained
+            result.setdefault("trained", {"accuracy": trained})
+            if found.integer and torch.equal(*(record(n, x, timesteps).logits for n in (version, open_file(path)))):
+                own = found.deployed  # integers know no rounding: what is equal here is equal everywhere
+            else:
+                own = accuracy(version.to(device, dtype), testing(recipe, dataset, device, dtype), timesteps)
+            result[name] = {"accuracy": own, "agreement": asdict(found.agreement)}
             result[f"{name} file"] = {
                 "accuracy": found.deployed,
                 "bytes": path.stat().st_size,
-                "agreement": asdict(found.agreement),
                 "simulation": None if found.simulation is None else asdict(found.simulation),
             }
     result["folding within"] = {"points": 100 * abs(trained - result["folded"]["accuracy"]), "wanted": 100 * LOSS}

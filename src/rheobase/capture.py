@@ -15,23 +15,26 @@ Step = Callable[..., tuple[Tensor, ...]]
 class CapturedStep:
     """Calls `step(*inputs)`; after a few eager calls, which settle autotuning and optimiser state, replays its graph.
 
-    Every call is exactly one step. Inputs of other shapes than the captured ones run eagerly.
+    Every call is exactly one step. Inputs of other shapes than the first ones always run eagerly.
     """
 
     def __init__(self, step: Step, *, eager_calls: int = 3) -> None:
         self.step, self.eager_calls = step, eager_calls
+        self.shapes: list[torch.Size] = []
         self.graph: torch.cuda.CUDAGraph | None = None
         self.inputs: tuple[Tensor, ...] = ()
         self.outputs: tuple[Tensor, ...] = ()
 
     def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        if self.eager_calls > 0:
-            self.eager_calls -= 1
+        shapes = [x.shape for x in inputs]
+        self.shapes = self.shapes or shapes
+        if self.graph is not None and shapes != self.shapes:
+            return self.step(*inputs)
+        if self.eager_calls > 0 or shapes != self.shapes:
+            self.eager_calls -= shapes == self.shapes
             return self._run_aside(inputs)
         if self.graph is None:
             self._capture(inputs)
-        elif any(new.shape != held.shape for new, held in zip(inputs, self.inputs, strict=True)):
-            return self.step(*inputs)
         for held, new in zip(self.inputs, inputs, strict=True):
             held.copy_(new)
         assert self.graph is not None

@@ -159,9 +159,19 @@ def open_network(source: Path) -> Network | onnx.Session:
 
 
 def verify(
-    path: Path, run: Run, *, data: Path | None, images: int, simulated: int, device: torch.device
+    path: Path,
+    run: Run,
+    *,
+    data: Path | None,
+    images: int,
+    simulated: int,
+    device: torch.device,
+    trained: float | None = None,
 ) -> Verification:
-    """Run the file at `path` against the trained network of `run`: `images` of them in detail, all for accuracy."""
+    """Run the file at `path` against the trained network of `run`: `images` of them in detail, all for accuracy.
+
+    That of the trained network is measured too, unless it is known.
+    """
     network, model = open_file(path), load_network(run.folder)
     recipe, description = run.recipe(), describe(run)
     timesteps = recipe.timesteps
@@ -186,13 +196,10 @@ def verify(
     dtype = torch.float64 if integer else torch.float32
     deployed = network.to(device, dtype) if isinstance(network, Network) else network
     where = device if isinstance(network, Network) else torch.device("cpu")
-    return Verification(
-        found,
-        accuracy(model.to(device, torch.float32), testing(recipe, dataset, device, torch.float32), timesteps),
-        accuracy(deployed, testing(recipe, dataset, where, dtype), timesteps),
-        integer,
-        simulation,
-    )
+    if trained is None:
+        trained = accuracy(model.to(device, torch.float32), testing(recipe, dataset, device, torch.float32), timesteps)
+    own_accuracy = accuracy(deployed, testing(recipe, dataset, where, dtype), timesteps)
+    return Verification(found, trained, own_accuracy, integer, simulation)
 
 
 def _simulation(graph: nirfile.Graph, own: Record, x: Tensor, timesteps: int, images: int) -> Comparison:
