@@ -31,13 +31,14 @@ def test_elsewhere_it_is_the_step_itself() -> None:
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_every_call_is_one_step() -> None:
+@pytest.mark.parametrize("sizes", [[6] * 6 + [5, 6], [6, 6, 6, 5, 6, 6, 5]])  # a smaller last batch runs eagerly
+def test_every_call_is_one_step(sizes: list[int]) -> None:
     device = torch.device("cuda")
     eager_network, eager = training(device)
     network, step = training(device)
     captured = capture(step, device)
     assert isinstance(captured, CapturedStep)
-    for size in [6] * 6 + [5, 6]:  # a smaller last batch runs eagerly
+    for size in sizes:
         images = torch.randn(size, 1, 8, 8, dtype=torch.float64, device=device)
         labels = torch.randint(10, (size,), device=device)
         (expected,), (loss,) = eager(images, labels), captured(images, labels)

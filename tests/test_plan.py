@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -66,11 +67,31 @@ def test_a_real_step_makes_what_was_predicted() -> None:
     assert storages.peak == pytest.approx(plan.tensor_bytes(r, n), rel=0.1)
 
 
+RESULTS = Path(__file__).parents[1] / "results"
+MEASURED = json.loads((RESULTS / "memory-nvidia-h200.json").read_text())["runs"]
+
+
+@pytest.mark.parametrize("run", MEASURED, ids=lambda run: f"{run['recipe']}-{run['memory']}")
+def test_an_h200_measured_the_same_within_a_tenth(run: dict[str, Any]) -> None:
+    """`plan.WORKSPACE`, one number for all networks, was fitted to these runs and those below."""
+    r = recipes.get(run["recipe"]).changed([f"memory={run['memory']}", "precision=bf16"])
+    assert (r.timesteps, r.network) == (run["timesteps"], run["network"])
+    assert plan.peak_bytes(r, run["batch"]) == pytest.approx(run["measured_bytes"], rel=0.1)
+
+
+TRAINED = [run for run in json.loads((RESULTS / "imagenet.json").read_text())["training"] if "peak_gib" in run]
+
+
+@pytest.mark.parametrize("run", TRAINED, ids=lambda run: f"{run['network']}-{run['memory']}-{run['images']}")
+def test_training_on_large_images_measured_the_same_within_a_tenth(run: dict[str, Any]) -> None:
+    r = recipes.get(f"imagenet_{run['network']}").changed([f"memory={run['memory']}"])
+    assert plan.peak_bytes(r, run["batch"]) == pytest.approx(run["peak_gib"] * 2**30, rel=0.1)
+
+
 @pytest.mark.parametrize("memory", ["speed", "packed", "recompute"])
-def test_an_h200_measured_the_same_within_a_tenth(memory: str) -> None:
-    """ResNet-19, 4 timesteps, 256 images, bfloat16. `plan.WORKSPACE` was fitted to these three: no proof."""
-    results = Path(__file__).parents[1] / "results" / "step-nvidia-h200.json"
-    (run,) = json.loads(results.read_text())["runs"]
+def test_the_benchmark_measured_the_same_within_a_tenth(memory: str) -> None:
+    """ResNet-19, 4 timesteps, 256 images, bfloat16."""
+    (run,) = json.loads((RESULTS / "step-nvidia-h200.json").read_text())["runs"]
     assert (run["setting"]["timesteps"], run["setting"]["batch"]) == (4, 256)
     measured = run["results"][f"rheobase-{memory}"]["peak_bytes"]
     r = recipes.cifar10_resnet19_t4().changed([f"memory={memory}"])
