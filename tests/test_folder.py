@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from rheobase import checkpoint, data, train
+from rheobase import checkpoint, data, decoding, train
 from rheobase.data import folder
 from rheobase.data.feed import Feed, generator
 from rheobase.recipes import Recipe, get
@@ -61,14 +61,14 @@ def test_train_and_val_folders(images: Path, tmp_path: Path) -> None:
 
 
 def test_the_centre_and_random_parts() -> None:
-    assert folder._centre(12, 8, 1.0) == (2, 0, 10, 8)
-    assert folder._centre(12, 8, 2.0) == (4, 2, 8, 6)
+    assert decoding.centre(12, 8, 1.0) == (2, 0, 10, 8)
+    assert decoding.centre(12, 8, 2.0) == (4, 2, 8, 6)
     for row in torch.rand(200, 4, generator=generator(1)).tolist():
-        left, top, right, bottom = folder._random_part(30, 20, *row)
+        left, top, right, bottom = decoding.random_part(30, 20, *row)
         assert 0 <= left < right <= 30
         assert 0 <= top < bottom <= 20
         assert 0.05 <= (right - left) * (bottom - top) / 600 <= 1
-    assert folder._random_part(30, 30, 0.0, 0.0, 1.0, 0.5) == (0, 0, 30, 30)
+    assert decoding.random_part(30, 30, 0.0, 0.0, 1.0, 0.5) == (0, 0, 30, 30)
 
 
 def test_a_large_set_is_read_batch_by_batch_and_the_same_again(images: Path) -> None:

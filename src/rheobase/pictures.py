@@ -52,6 +52,6 @@ def _picture(path: Path, info: Mapping[str, Any]) -> Tensor:
     channels, size, _ = info["shape"]
     if channels not in (1, 3):
         raise ValueError(f"{path}: the network reads {channels} channels, a picture has 1 or 3; give a .npy array")
-    margin = {} if info.get("data") == "imagenet" else {"margin": 1.0}
-    (picture,) = Files([path], torch.zeros(1), size, **margin).read(torch.tensor([0])).float()
+    margin = Files.margin if info.get("data") == "imagenet" else 1.0
+    (picture,) = Files([path], torch.zeros(1), size, margin).read(torch.tensor([0])).float()
     return picture if channels == 3 else picture.mean(0, keepdim=True)

@@ -1,11 +1,16 @@
 """What a data set is: labelled images or event sequences, split into training and test."""
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
+
+AHEAD = 2  # batches of files that are decoded while one is used
+
+Item = TypeVar("Item")
 
 
 class Source(Protocol):
@@ -84,3 +89,16 @@ def channel_moments(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...
     means = [float((c * levels).sum() / c.sum()) for c in counts]
     variances = [float((c * (levels - m) ** 2).sum() / c.sum()) for c, m in zip(counts, means, strict=True)]
     return tuple(means), tuple(v**0.5 for v in variances)
+
+
+def ahead(items: Iterable[Item], number: int = AHEAD) -> Iterator[Item]:
+    """The same items, each taken so many before it is needed.
+
+    Only the decoding of files happens elsewhere meanwhile: work on a GPU in other threads would spoil a capture.
+    """
+    waiting: deque[Item] = deque()
+    for item in items:
+        waiting.append(item)
+        if len(waiting) > number:
+            yield waiting.popleft()
+    yield from waiting

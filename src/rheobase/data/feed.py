@@ -4,26 +4,22 @@ Order and augmentation of an epoch follow from seed and epoch alone, so a run ca
 """
 
 import math
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from typing import TypeVar
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from rheobase.data.augment import COLUMNS, crop_flip, cutout, shift_in_time
-from rheobase.data.dataset import Dataset, Split
+from rheobase.data.dataset import AHEAD, Dataset, Split, ahead
 from rheobase.data.policy import trivial_augment
 from rheobase.recipes import Recipe
 
 TEST_BATCH = 256
 PIECE = 2**24  # values that are augmented at once: a few large operations instead of many small ones
-AHEAD = 2  # batches of files that are decoded while one is trained on
 
 Range = tuple[int, int]
 Images = Callable[[], Tensor]
-Item = TypeVar("Item")
 
 
 def generator(*key: int) -> torch.Generator:
@@ -61,7 +57,7 @@ class Feed:
 
     def training(self, epoch: int, first: int = 0) -> Iterator[tuple[Tensor, Tensor, float]]:
         """Images, labels and this process's weight in the mean loss (1 on average), from step `first` of the epoch."""
-        for step, batches, index, u, images in _ahead(self._pieces(epoch, first), self.ahead):
+        for step, batches, index, u, images in ahead(self._pieces(epoch, first), self.ahead):
             x = images().to(self.device, non_blocking=True)
             x = self._augmented(x, u.to(self.device), self.recipe.timesteps_at(epoch))
             y = self.train.labels[index].to(self.device)
@@ -74,7 +70,7 @@ class Feed:
         """This process's share of the test images, and their labels."""
         own = self._share(0, len(self.test))
         indices = torch.arange(own.start, own.stop, device=self.test.labels.device).split(TEST_BATCH)
-        for index, images in _ahead(((i, self.test.begin(i, pinned=self.pinned)) for i in indices), self.ahead):
+        for index, images in ahead(((i, self.test.begin(i, pinned=self.pinned)) for i in indices), self.ahead):
             x = self._steps_first(images().to(self.device, non_blocking=True), self.recipe.timesteps)
             yield self._normalised(x), self.test.labels[index].to(self.device)
 
@@ -116,16 +112,3 @@ class Feed:
 
     def _steps_first(self, images: Tensor, timesteps: int) -> Tensor:
         return images if images.ndim == 4 else images[:, :timesteps].movedim(1, 0)
-
-
-def _ahead(items: Iterable[Item], number: int) -> Iterator[Item]:
-    """The same items, each taken so many before it is needed.
-
-    Only the decoding of files happens in other threads: work on a GPU there would spoil a capture.
-    """
-    waiting: deque[Item] = deque()
-    for item in items:
-        waiting.append(item)
-        if len(waiting) > number:
-            yield waiting.popleft()
-    yield from waiting

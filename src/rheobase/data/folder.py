@@ -3,29 +3,23 @@
 Small sets are decoded once and kept (`load`); large ones are decoded batch by batch (`load_large`).
 """
 
-import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from functools import cache
-from math import ceil
 from pathlib import Path
-from types import ModuleType
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from rheobase.data.dataset import Dataset, Split, channel_moments
+from rheobase.data.dataset import Dataset, Split, ahead, channel_moments
+from rheobase.data.workers import Workers, choose
+from rheobase.decoding import Request, decode, pillow
 
 SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 IMAGENET_MEAN, IMAGENET_STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
 HELD_OUT = 5  # without a `val` folder every fifth image of a class is for testing
 LIMIT = 16 * 2**30
-
-Box = tuple[float, float, float, float]  # left, top, right, bottom
+BATCH = 256  # of images that are decoded to be kept
 
 
 @dataclass(frozen=True)
@@ -40,6 +34,8 @@ class Files:
     labels: Tensor
     size: int
     margin: float = 256 / 224
+    workers: Workers | None = None
+    """Who decodes; by default chosen by the number of files, when the first are needed."""
     damaged: set[Path] = field(default_factory=set, init=False)
     """Files that were replaced."""
 
@@ -55,34 +51,39 @@ class Files:
         return self.begin(index, u)()
 
     def begin(self, index: Tensor, u: Tensor | None = None, *, pinned: bool = False) -> Callable[[], Tensor]:
-        _pillow()  # missing, it is an error here and not in a thread
+        pillow()  # missing, it is an error here and not elsewhere
         images = torch.empty(len(index), self.size, self.size, 3, dtype=torch.uint8, pin_memory=pinned)
+        wanted = index.tolist()
         parts = [None] * len(index) if u is None else u[:, [0, 1, 8, 9]].tolist()
-        tasks = [
-            _threads().submit(self.decode, i, part, pixels)
-            for i, part, pixels in zip(index.tolist(), parts, images.numpy(), strict=True)
-        ]
+        requests = [self._request(self.paths[i], part) for i, part in zip(wanted, parts, strict=True)]
+        failed = (self.workers or choose(len(self))).begin(requests, images.numpy())
 
         def finish() -> Tensor:
-            for task in tasks:
-                self._tell(task.result())
+            for row in failed():
+                pixels = torch.frombuffer(self._decoded_here(wanted[row], parts[row]), dtype=torch.uint8)
+                images[row] = pixels.view(images.shape[1:])
             return images.movedim(3, 1)
 
         return finish
 
-    def decode(self, i: int, part: list[float] | None, pixels: NDArray[np.uint8]) -> dict[Path, str]:
-        """Write image `i` to `pixels` [H, W, 3]; the result names the damaged files that it stands in for."""
-        damaged: dict[Path, str] = {}
+    def _request(self, path: Path, part: list[float] | None) -> Request:
+        return Request(str(path), self.size, self.margin, part)
+
+    def _decoded_here(self, i: int, part: list[float] | None) -> bytearray:
+        """Image `i`, or the one that takes its place; workers cannot tell which, nor damage from a missing file."""
+        problems: dict[Path, str] = {}
         for path in self._of_the_class_from(i):
             try:
-                pixels[:] = _picture(path, self.size, self.margin, part)
-                return damaged
+                pixels = decode(self._request(path, part))
             except Exception as error:  # damage makes decoders fail in many ways
                 if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno):
                     raise  # the machine's fault, not the file's: another time it could be read
-                damaged[path] = str(error)
-        path, problem = next(iter(damaged.items()))
-        others = f", nor {len(damaged) - 1} others of its class" if len(damaged) > 1 else ""
+                problems[path] = str(error)
+            else:
+                self._tell(problems)
+                return bytearray(pixels)
+        path, problem = next(iter(problems.items()))
+        others = f", nor {len(problems) - 1} others of its class" if len(problems) > 1 else ""
         raise ValueError(f"cannot read the image {path}{others}: {problem}")
 
     def _of_the_class_from(self, i: int) -> Iterator[Path]:
@@ -91,8 +92,8 @@ class Files:
         at = others.index(i)
         yield from (self.paths[j] for j in others[at + 1 :] + others[:at])
 
-    def _tell(self, damaged: dict[Path, str]) -> None:
-        for path, problem in damaged.items():
+    def _tell(self, problems: dict[Path, str]) -> None:
+        for path, problem in problems.items():
             if path not in self.damaged:
                 self.damaged.add(path)
                 warnings.warn(
@@ -115,11 +116,16 @@ def load(folder: Path, size: int) -> Dataset:
         raise ValueError(
             f"the images in {folder} take {needed / 2**30:.0f} GiB at size {size}; use --set data=imagenet"
         )
-    train, test = (
-        Split(replace(s, margin=1.0).read(torch.arange(len(s))), s.labels) for s in (large.train, large.test)
-    )
+    train, test = (_decoded(replace(split, margin=1.0)) for split in (large.train, large.test))
     mean, std = channel_moments(train.images)
     return Dataset("folder", train, test, large.classes, mean, std)
+
+
+def _decoded(files: Files) -> Split:
+    images = torch.empty(len(files), *files.shape, dtype=torch.uint8)
+    for index, read in ahead((i, files.begin(i)) for i in torch.arange(len(files)).split(BATCH)):
+        images[index] = read()
+    return Split(images, files.labels)
 
 
 def load_large(folder: Path, size: int) -> Dataset:
@@ -155,47 +161,3 @@ def _files(classes: dict[str, list[Path]], size: int) -> Files:
     paths = [path for group in classes.values() for path in group]
     labels = [label for label, group in enumerate(classes.values()) for _ in group]
     return Files(paths, torch.tensor(labels), size)
-
-
-def _picture(path: Path, size: int, margin: float, part: list[float] | None) -> NDArray[np.uint8]:
-    def box(width: int, height: int) -> Box:
-        return _centre(width, height, margin) if part is None else _random_part(width, height, *part)
-
-    pillow = _pillow()
-    with pillow.open(path) as image:
-        left, top, right, bottom = box(*image.size)
-        scale = size / min(right - left, bottom - top)
-        # of a large JPEG fewer pixels are decoded, where enough are left of the part
-        image.draft("RGB", (ceil(image.width * scale), ceil(image.height * scale)))
-        picture = image.convert("RGB")
-    return np.asarray(picture.resize((size, size), pillow.Resampling.BILINEAR, box=box(*picture.size)))
-
-
-def _centre(width: int, height: int, margin: float) -> Box:
-    side = min(width, height) / margin
-    left, top = (width - side) / 2, (height - side) / 2
-    return left, top, left + side, top + side
-
-
-def _random_part(width: int, height: int, y: float, x: float, area: float, aspect: float) -> Box:
-    """8 % to 100 % of the area, 3/4 to 4/3 as wide as high, anywhere; what would not fit is made to."""
-    pixels = width * height * (0.08 + 0.92 * area)
-    ratio = (3 / 4) ** (1 - 2 * aspect)
-    w, h = min((pixels * ratio) ** 0.5, width), min((pixels / ratio) ** 0.5, height)
-    left, top = x * (width - w), y * (height - h)
-    return left, top, left + w, top + h
-
-
-@cache
-def _threads() -> ThreadPoolExecutor:
-    """As many as there are cores for this process: Pillow lets other threads run while it decodes."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return ThreadPoolExecutor(max(1, cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
-
-
-def _pillow() -> ModuleType:
-    try:
-        from PIL import Image
-    except ImportError:
-        raise ValueError("reading images needs the package pillow; install rheobase[images]") from None
-    return Image

@@ -1,0 +1,176 @@
+"""Image files decoded at the same time: by threads of this process, or by processes that do nothing else.
+
+Threads start at once, but hold Python's lock for a part of the work: many wait for it, and so does the training.
+Processes are started as new programs, never as copies of this one: that is safe next to CUDA, and the script that runs
+here is not run again there. They share one socket, from which each takes the next few files when it is free, and write
+the pixels to memory of the batch. They end when this end of the socket is closed, even if this process is killed.
+"""
+
+import atexit
+import errno
+import os
+import pickle
+import select
+import socket
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import cache
+from itertools import count
+from typing import Protocol
+from weakref import WeakValueDictionary
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rheobase.decoding import MESSAGE, Request, decode
+
+LEAST_CORES, LEAST_FILES = 4, 1000  # for which processes are started
+TOGETHER = 4  # files of one message
+PATIENCE = 1000  # milliseconds without an answer until somebody looks whether all processes live
+NOT_NOW = (errno.EAGAIN, errno.ETOOMANYREFS)  # the socket is full, of bytes or of files
+
+Pixels = NDArray[np.uint8]
+Failed = Callable[[], list[int]]
+
+
+class Workers(Protocol):
+    def begin(self, requests: Sequence[Request], pixels: Pixels) -> Failed:
+        """Start to decode to `pixels` [N, H, W, 3]; the result waits for it and names the rows that failed."""
+
+
+def choose(files: int) -> Workers:
+    """Who decodes a data set of so many files: a process per core, or threads where there is too little to do."""
+    enough = cores() >= LEAST_CORES and files >= LEAST_FILES
+    return processes(cores()) if enough and hasattr(os, "memfd_create") else threads()
+
+
+def cores() -> int:
+    """Those that this process may use, divided among the training processes of the machine."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, usable // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+
+
+@cache
+def threads() -> "Threads":
+    return Threads()
+
+
+@cache
+def processes(number: int) -> "Processes":
+    return Processes(number)
+
+
+class Threads:
+    def __init__(self) -> None:
+        self.pool = ThreadPoolExecutor(cores())
+
+    def begin(self, requests: Sequence[Request], pixels: Pixels) -> Failed:
+        tasks = [self.pool.submit(_decoded, *task) for task in zip(requests, pixels, strict=True)]
+        return lambda: [row for row, task in enumerate(tasks) if not task.result()]
+
+
+def _decoded(request: Request, pixels: Pixels) -> bool:
+    try:
+        pixels[:] = np.frombuffer(decode(request), np.uint8).reshape(pixels.shape)
+    except Exception:  # who asked will find out why
+        return False
+    return True
+
+
+class Batch:
+    """Files on their way to pixels; those go to a `file` in memory."""
+
+    def __init__(self, files: int) -> None:
+        self.file = os.memfd_create("pixels")
+        self.left = files
+        self.failed: list[int] = []
+
+    def __del__(self) -> None:
+        os.close(self.file)
+
+
+class Processes:
+    def __init__(self, number: int) -> None:
+        self.channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.channel.setblocking(False)
+        self.answers = select.poll()
+        self.answers.register(self.channel, select.POLLIN)
+        program = f"import sys; sys.path[:] = {sys.path}; from rheobase.decoding import serve; serve({theirs.fileno()})"
+        # Each of them would repeat what Pillow has to say of odd metadata.
+        command = [sys.executable, "-W", "ignore", "-c", program]
+        with theirs:
+            self.processes = [
+                # In a group of its own it never sees Ctrl-C, at which this process may want to finish a step.
+                subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], process_group=0)
+                for _ in range(number)
+            ]
+        self.numbers = count()
+        # Batches that nobody waits for any more disappear from here, and so does their work.
+        self.batches: WeakValueDictionary[int, Batch] = WeakValueDictionary()
+        self.unsent: deque[tuple[int, int, Sequence[Request]]] = deque()
+        atexit.register(self.close)
+
+    def begin(self, requests: Sequence[Request], pixels: Pixels) -> Failed:
+        batch, number = Batch(len(requests)), next(self.numbers)
+        self.batches[number] = batch
+        rows = range(0, len(requests), TOGETHER)
+        self.unsent.extend((number, row, requests[row : row + TOGETHER]) for row in rows)
+        self._send()
+
+        def finish() -> list[int]:
+            while batch.left:
+                self._receive()
+                self._send()
+            with open(batch.file, "rb", closefd=False) as file:
+                file.readinto(pixels.data)
+            return sorted(batch.failed)
+
+        return finish
+
+    def close(self) -> None:
+        self.channel.close()
+        for process in self.processes:
+            try:
+                process.wait(timeout=5)
+            except subprocess.TimeoutExpired:  # a disk that does not answer
+                process.kill()
+                process.wait()
+
+    def _send(self) -> None:
+        """As many messages as the socket takes."""
+        while self.unsent:
+            batch = self.batches.get(self.unsent[0][0])
+            if batch is not None:
+                try:
+                    socket.send_fds(self.channel, [pickle.dumps(self.unsent[0])], [batch.file])
+                except OSError as error:
+                    if error.errno in NOT_NOW or isinstance(error, ConnectionError):  # which receiving will tell
+                        return
+                    raise
+            self.unsent.popleft()
+
+    def _receive(self) -> None:
+        """One answer, or the knowledge that there may be more."""
+        message = b""
+        with suppress(ConnectionError):  # all processes ended
+            if self.answers.poll(PATIENCE):
+                message = self.channel.recv(MESSAGE)
+        if message:
+            number, files, failed = pickle.loads(message)
+            batch = self.batches.get(number)
+            if batch is not None:
+                batch.failed += failed
+                batch.left -= files
+            return
+        ended = [process.returncode for process in self.processes if process.poll() is not None]
+        if ended:
+            processes.cache_clear()
+            self.close()
+            raise ChildProcessError(
+                f"{len(ended)} of {len(self.processes)} processes that decode images ended (exit code {ended[0]}); "
+                "if memory ran out, use smaller batches or fewer training processes"
+            )
