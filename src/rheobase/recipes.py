@@ -196,7 +196,10 @@ def cifar10_resnet19_t2_paper() -> Recipe:
 
 
 def cifar10_resnet19_fast() -> Recipe:
-    """The paper's best, 93.16 %, in little time: one step in the first third of the epochs, two in the others."""
+    """The paper's best, 93.16 %, in little time: one step in the first third of the epochs, two in the others.
+
+    93.32 % after 116 s, 94.19 % after 169 s from the start of the process, on one H200, seed 0.
+    """
     return replace(
         _cifar10_resnet19(2),
         name="cifar10_resnet19_fast",
