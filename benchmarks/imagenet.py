@@ -3,8 +3,8 @@
     python -m benchmarks.imagenet
 
 The files are made up, of the usual size: what is in a picture does not change the speed. Every point is a few captured
-steps of one process, fed as in training; the file of results is written after each. First come the loaders alone:
-ours, our decoding in processes instead of threads, and torchvision's, each the second of two passes over all files.
+steps of one process, fed as in training; the file of results is written after each. First come the loaders alone, ours
+and torchvision's with a process per core: the start, and the speed once all are started and all files were read.
 """
 
 import argparse
@@ -28,9 +28,7 @@ from torch.utils.data import DataLoader
 from rheobase import plan, recipes, train
 from rheobase.capture import capture
 from rheobase.data import Dataset, Split, load
-from rheobase.data.augment import COLUMNS
 from rheobase.data.feed import Feed
-from rheobase.data.folder import Files
 from rheobase.recipes import Recipe
 from rheobase.runs import environment, network_for
 from rheobase.step import Step, make_optimizer, make_step
@@ -75,64 +73,43 @@ def on_the_device(data: Dataset, images: int) -> Dataset:
     return replace(data, train=Split(decoded, torch.arange(images) % CLASSES))
 
 
-class Decoded(torch.utils.data.Dataset[tuple[Tensor, int]]):
-    """Random parts of files, one at a time: our decoding, for the processes of a `DataLoader`."""
-
-    def __init__(self, files: Files) -> None:
-        self.files = files
-
-    def __len__(self) -> int:
-        return len(self.files)
-
-    def __getitem__(self, i: int) -> tuple[Tensor, int]:
-        pixels = np.empty((self.files.size, self.files.size, 3), np.uint8)
-        self.files.decode(i, torch.rand(4).tolist(), pixels)
-        return torch.from_numpy(pixels), i
-
-
-def loaders(folder: Path, data: Dataset, recipe: Recipe, device: torch.device) -> dict[str, float | str]:
-    """Images per second, cut out, normalised and on the device."""
+def loaders(
+    folder: Path, data: Dataset, recipe: Recipe, device: torch.device, least: int = 3000
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Name and speed of each loader: images cut out, mirrored, normalised and on the device, `least` of them timed."""
     feed = Feed(data, recipe, device, torch.float32)
-    assert isinstance(data.train, Files)
-    processes = _in_processes(Decoded(data.train), recipe.batch_size)
-
-    def from_processes() -> Iterator[Tensor]:
-        for pixels, _ in processes:
-            images, u = pixels.to(device, non_blocking=True).movedim(3, 1), torch.rand(len(pixels), COLUMNS)
-            yield feed._augmented(images, u.to(device), recipe.timesteps)
-
-    speeds: dict[str, float | str] = {
-        "rheobase": _second_pass(lambda: (images for images, _, _ in feed.training(0)), device),
-        "rheobase, decoding in processes": _second_pass(from_processes, device),
-    }
+    yield "rheobase", loading(lambda: (images for images, _, _ in feed.training(0)), device, least)
     try:
         from torchvision import datasets, transforms
     except (ImportError, RuntimeError) as error:
-        return speeds | {"torchvision": f"cannot run here: {type(error).__name__}"}
+        yield "torchvision", {"result": f"cannot run here: {type(error).__name__}"}
+        return
     steps = [transforms.RandomResizedCrop(recipe.image_size), transforms.RandomHorizontalFlip(), transforms.ToTensor()]
     usual = transforms.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
-    theirs = _in_processes(
-        datasets.ImageFolder(str(folder / "train"), transforms.Compose([*steps, usual])), recipe.batch_size
+    theirs = DataLoader(
+        datasets.ImageFolder(str(folder / "train"), transforms.Compose([*steps, usual])),
+        recipe.batch_size,
+        shuffle=True,
+        num_workers=CORES,
+        pin_memory=device.type == "cuda",
+        persistent_workers=True,
     )
-    speeds["torchvision"] = _second_pass(lambda: (x.to(device, non_blocking=True) for x, _ in theirs), device)
-    return speeds
+    yield "torchvision", loading(lambda: (x.to(device, non_blocking=True) for x, _ in theirs), device, least)
 
 
-def _in_processes(data: Any, batch: int) -> DataLoader[Any]:
-    return DataLoader(
-        data, batch, shuffle=True, num_workers=CORES, pin_memory=torch.cuda.is_available(), persistent_workers=True
-    )
-
-
-def _second_pass(batches: Callable[[], Iterable[Tensor]], device: torch.device) -> float:
-    for _ in batches():
-        pass
+def loading(epoch: Callable[[], Iterable[Tensor]], device: torch.device, least: int) -> dict[str, Any]:
+    """Seconds until the first batch, with what has to be started for it; images per second after a whole epoch."""
+    start = time.perf_counter()
+    first = None
+    for _ in epoch():
+        first = first or time.perf_counter() - start
     _wait(device)
     start, seen = time.perf_counter(), 0
-    for images in batches():
-        seen += len(images)
+    while seen < least:
+        seen += sum(len(images) for images in epoch())
     _wait(device)
-    return seen / (time.perf_counter() - start)
+    speed = seen / (time.perf_counter() - start)
+    return {"seconds_to_first_batch": first, "images": seen, "images_per_second": speed}
 
 
 def training(recipe: Recipe, feeds: dict[str, Feed], device: torch.device, steps: int) -> Iterator[dict[str, Any]]:
@@ -215,6 +192,7 @@ def main() -> None:
         "environment": environment(device),
         "cores": CORES,
         "settings": {k: v for k, v in vars(arguments).items() if k not in ("out", "device", "limit")},
+        "loaders": {},
         "training": [],
     }
 
@@ -230,9 +208,10 @@ def main() -> None:
         changes = {key: getattr(arguments, key) for key in ("timesteps", "precision")}
         changes |= {"batch_size": arguments.batch, "image_size": arguments.size}
         wanted = [replace(recipes.get(f"imagenet_{network}"), **changes) for network in arguments.networks]
-        content["loader_images_per_second"] = loaders(folder, data, wanted[0], device)
-        print(content["loader_images_per_second"], flush=True)
-        write()
+        for loader, facts in loaders(folder, data, wanted[0], device):
+            content["loaders"][loader] = facts
+            print(f"{loader}: {facts}", flush=True)
+            write()
         resident = on_the_device(data, arguments.batch * arguments.steps)
         sources = {"on the device": resident, "JPEG files": data}
         for base in wanted:

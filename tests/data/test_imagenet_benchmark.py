@@ -32,6 +32,16 @@ def test_a_mode_is_timed_on_both_kinds_of_data(tmp_path: Path) -> None:
         assert row["hours_per_epoch"] == pytest.approx(1_281_167 / row["images_per_second"] / 3600)
 
 
+def test_loaders_start_and_then_are_timed(tmp_path: Path) -> None:
+    imagenet.make_files(tmp_path, 7)
+    data = imagenet.labelled(load("imagenet", tmp_path, size=8))
+    name, facts = next(imagenet.loaders(tmp_path, data, RECIPE, CPU, least=10))
+    assert name == "rheobase"
+    assert facts["images"] == 12  # two epochs of two batches
+    assert facts["seconds_to_first_batch"] > 0
+    assert facts["images_per_second"] > 0
+
+
 def test_a_mode_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
