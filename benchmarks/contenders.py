@@ -43,8 +43,12 @@ class Setting:
         shape = (self.batch, 3, self.image_size, self.image_size)
         return torch.randn(shape, device=self.device).to(memory_format=self.memory_format)
 
-    def build(self, **options: Any) -> nn.Module:
-        net = models.build(self.network, in_channels=3, image_size=self.image_size, **options)
+    def build(self, soma: models.SomaFactory | None = None, **options: Any) -> nn.Module:
+        """The network of ours, or with somas of others and the convolutions that those have."""
+        ours = {} if soma is None else {"soma": soma}
+        net: nn.Module = models.build(self.network, in_channels=3, image_size=self.image_size, **ours, **options)
+        if soma is not None:
+            net = peers.with_torch_convolutions(net)
         return net.to(device=self.device, memory_format=self.memory_format)  # type: ignore[call-overload]
 
 

@@ -34,10 +34,10 @@ def contenders(network: str, timesteps: int) -> dict[str, Forward]:
     found: dict[str, Forward] = {
         "folded": partial(fold(trained), timesteps=timesteps),
         "as trained": partial(trained, timesteps=timesteps),
-        "ReLU network": _relu(_settled(models.build(network, soma=peers.ReluSoma), 1)),
+        "ReLU network": _relu(_foreign(network, peers.ReluSoma, 1)),
     }
     try:
-        theirs = _settled(models.build(network, soma=partial(peers.SpikingJellySoma, surrogate="Rect")), timesteps)
+        theirs = _foreign(network, partial(peers.SpikingJellySoma, surrogate="Rect"), timesteps)
     except peers.Unavailable as reason:
         Console(stderr=True).print(f"SpikingJelly left out: {reason}")
         return found
@@ -47,6 +47,10 @@ def contenders(network: str, timesteps: int) -> dict[str, Forward]:
         return theirs(x, timesteps=timesteps)
 
     return found | {"SpikingJelly": spikingjelly}
+
+
+def _foreign(network: str, soma: models.SomaFactory, timesteps: int) -> nn.Module:
+    return _settled(peers.with_torch_convolutions(models.build(network, soma=soma)), timesteps)
 
 
 def _settled(net: nn.Module, timesteps: int) -> nn.Module:

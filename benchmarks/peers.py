@@ -11,13 +11,27 @@ import torch
 from torch import Tensor, nn
 
 from rheobase import functional
-from rheobase.nn import Soma
+from rheobase.nn import Conv2d, Soma
 
 DECAY, V_TH, WIDTH = 0.25, 0.5, 1.0
 
 
 class Unavailable(Exception):
     """A contender cannot run here, for a reason that is nobody's mistake."""
+
+
+class TorchConv2d(Conv2d):
+    """torch's own convolution, as networks of other libraries have it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.Conv2d.forward(self, x.flatten(0, 1)).unflatten(0, x.shape[:2])
+
+
+def with_torch_convolutions(net: nn.Module) -> nn.Module:
+    for module in net.modules():
+        if isinstance(module, Conv2d):
+            module.__class__ = TorchConv2d
+    return net
 
 
 class LoopSoma(Soma):

@@ -8,8 +8,9 @@ elements, so that the sum over channels is one matrix product for each of the 16
          0 -1  1  0         .5  -.5  .5
          0  1  0 -1          0    0   1
 
-B' d B of spikes is exact. Images are [N, H, W, C] here, transformed tiles [4, 4, N, H / 2, W / 2, C]; a few images at a
-time, so that theirs stay in the cache.
+B' d B of spikes is exact. Images are [G, N, H, W, C] here, transformed tiles [G, 4, 4, N, H / 2, W / 2, C]: G groups of
+a few images, one for each thread, so that theirs stay in its cache. Torch gives every thread an equal part of the
+outermost dimension, so what a thread has written it also reads; cores that share no cache are slow to exchange.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,8 +21,9 @@ from torch import Tensor
 
 _G = ((1.0, 0.0, 0.0), (0.5, 0.5, 0.5), (0.5, -0.5, 0.5), (0.0, 0.0, 1.0))
 _CHANNELS = 128  # at least: with fewer, the additions outweigh the multiplications that are saved
-_CACHED = 2 * 1024 * 1024  # elements of transformed tiles, inputs and outputs together
-_TILES = 256  # at least, so that a matrix product is worth the way of its weights into the cache
+_MATRIX = 256 * 256  # weights at most: 16 matrices of them for every thread are to stay in the cache
+_CACHED = 512 * 1024  # elements of a thread's transformed tiles, inputs and outputs together
+_TILES = 128  # of a thread at least, so that a matrix product is worth the way of its weights to the core
 
 
 class Window(Protocol):
@@ -51,6 +53,7 @@ def applies(x: Tensor, weight: Tensor, window: Window) -> bool:
         and all(tuple(size) == (1, 1) for size in (window.stride, window.padding, window.dilation))
         and window.groups == 1
         and min(channels, len(weight)) >= _CHANNELS
+        and channels * len(weight) <= _MATRIX
         and min(height, width) >= 8
         and height % 2 == width % 2 == 0
         and x.is_contiguous(memory_format=torch.channels_last)
@@ -66,9 +69,12 @@ def convolve(x: Tensor, weight: Tensor) -> Tensor:
 @torch.library.custom_op("rheobase::winograd_gradients", mutates_args=())
 def gradients(grad: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     """Of x and of the weight."""
-    sums = x.new_zeros(16, weight.shape[1], weight.shape[0])
-    for images, grads, room in _chunks(_channels_last(x), _channels_last(grad)):
-        sums.baddbmm_(room.transformed(images).transpose(1, 2), room.transformed_gradients(grads))
+    groups = torch.get_num_threads()
+    sums = x.new_zeros(16 * groups, weight.shape[1], weight.shape[0])
+    for images, grads, room in _chunks(_channels_last(x), _channels_last(grad), groups):
+        own = sums[: 16 * len(images)]
+        own.baddbmm_(room.transformed(images).transpose(1, 2), room.transformed_gradients(grads))
+    sums = sums.unflatten(0, (groups, 16)).sum(0)
     grad_weight = torch.empty_like(weight)
     grad_weight.permute(2, 3, 1, 0).copy_((_factors(weight).T @ sums.flatten(1)).view(3, 3, *sums.shape[1:]))
     return _convolve(grad, weight.flip(2, 3).transpose(0, 1)), grad_weight
@@ -96,10 +102,12 @@ convolve.register_autograd(_backward, setup_context=_keep)
 
 
 def _convolve(x: Tensor, weight: Tensor) -> Tensor:
+    groups = torch.get_num_threads()
     matrices = (_factors(weight) @ weight.permute(2, 3, 1, 0).reshape(9, -1)).view(16, *weight.shape[1::-1])
+    matrices = matrices.repeat(groups, 1, 1)
     y = _empty_output(x, weight)
-    for images, outputs, room in _chunks(_channels_last(x), y):
-        torch.bmm(room.transformed(images), matrices, out=_as_matrices(room.products))
+    for images, outputs, room in _chunks(_channels_last(x), y, groups):
+        torch.bmm(room.transformed(images), matrices[: 16 * len(images)], out=_as_matrices(room.products))
         room.transform_back(outputs)
     return y.permute(0, 3, 1, 2)
 
@@ -119,13 +127,16 @@ def _empty_output(x: Tensor, weight: Tensor) -> Tensor:
     return x.new_empty(n, height, width, len(weight))
 
 
-def _chunks(x: Tensor, y: Tensor) -> Iterator[tuple[Tensor, Tensor, "_Room"]]:
+def _chunks(x: Tensor, y: Tensor, groups: int) -> Iterator[tuple[Tensor, Tensor, "_Room"]]:
+    """The same images of x and y in groups, and room for their tiles."""
     tiles = x.shape[1] * x.shape[2] // 4  # of an image
     wanted = max(_TILES, _CACHED // (16 * (x.shape[3] + y.shape[3])))
-    size = max(1, wanted // tiles)
+    size = max(1, wanted // tiles)  # of a group
     room = None
-    for images, outputs in zip(x.split(size), y.split(size), strict=True):
-        if room is None or len(images) != len(room.padded):
+    for images, outputs in zip(x.split(groups * size), y.split(groups * size), strict=True):
+        shape = (groups, -1) if len(images) % groups == 0 else (1, -1)
+        images, outputs = images.unflatten(0, shape), outputs.unflatten(0, shape)
+        if room is None or images.shape[:2] != room.padded.shape[:2]:
             room = _Room(images, outputs)
         yield images, outputs, room
 
@@ -134,38 +145,38 @@ class _Room:
     """Memory for the tiles of a few images, used again by the next."""
 
     def __init__(self, images: Tensor, outputs: Tensor) -> None:
-        n, height, width, channels = images.shape
+        groups, n, height, width, channels = images.shape
         tall, wide = height // 2, width // 2
-        self.padded = images.new_zeros(n, height + 2, width + 2, channels)
-        self.rows = images.new_empty(4, n, tall, width + 2, channels)
-        self.tiles = images.new_empty(4, 4, n, tall, wide, channels)
-        self.products = images.new_empty(4, 4, n, tall, wide, outputs.shape[3])
-        self.output_rows = images.new_empty(4, n, tall, width, outputs.shape[3])
+        self.padded = images.new_zeros(groups, n, height + 2, width + 2, channels)
+        self.rows = images.new_empty(groups, 4, n, tall, width + 2, channels)
+        self.tiles = images.new_empty(groups, 4, 4, n, tall, wide, channels)
+        self.products = images.new_empty(groups, 4, 4, n, tall, wide, outputs.shape[4])
+        self.output_rows = images.new_empty(groups, 4, n, tall, width, outputs.shape[4])
 
     def transformed(self, images: Tensor) -> Tensor:
-        """B' d B of every tile: [16, tiles, C]."""
-        _, height, width, _ = images.shape
-        self.padded[:, 1:-1, 1:-1] = images
-        _times_b([self.padded[:, i : i + height : 2] for i in range(4)], self.rows.unbind())
-        _times_b([self.rows[..., i : i + width : 2, :] for i in range(4)], self.tiles.unbind(1))
+        """B' d B of every tile: [16 G, tiles, C]."""
+        _, _, height, width, _ = images.shape
+        self.padded[:, :, 1:-1, 1:-1] = images
+        _times_b([self.padded[:, :, i : i + height : 2] for i in range(4)], self.rows.unbind(1))
+        _times_b([self.rows[..., i : i + width : 2, :] for i in range(4)], self.tiles.unbind(2))
         return _as_matrices(self.tiles)
 
     def transform_back(self, outputs: Tensor) -> None:
         """A' m A of the products m of every tile."""
-        rows = self.output_rows.view(2, 4, *self.products.shape[2:])
-        _times_a(self.products.unbind(), rows.unbind())
-        windows = outputs.unflatten(2, (-1, 2)).unflatten(1, (-1, 2)).movedim(2, 0)  # [2, N, H / 2, W / 2, 2, C]
-        _times_a(rows.unbind(1), windows.unbind(4))
+        rows = self.output_rows.view(-1, 2, 4, *self.products.shape[3:])
+        _times_a(self.products.unbind(1), rows.unbind(1))
+        windows = outputs.unflatten(3, (-1, 2)).unflatten(2, (-1, 2)).movedim(3, 1)  # [G, 2, N, H / 2, W / 2, 2, C]
+        _times_a(rows.unbind(2), windows.unbind(5))
 
     def transformed_gradients(self, grads: Tensor) -> Tensor:
-        """A g A' of every tile g of 2 x 2 gradients: [16, tiles, C]."""
-        _times_a_transposed(grads.unflatten(1, (-1, 2)).unbind(2), self.output_rows.unbind())
-        _times_a_transposed(self.output_rows.unflatten(3, (-1, 2)).unbind(4), self.products.unbind(1))
+        """A g A' of every tile g of 2 x 2 gradients: [16 G, tiles, C]."""
+        _times_a_transposed(grads.unflatten(2, (-1, 2)).unbind(3), self.output_rows.unbind(1))
+        _times_a_transposed(self.output_rows.unflatten(4, (-1, 2)).unbind(5), self.products.unbind(2))
         return _as_matrices(self.products)
 
 
 def _as_matrices(tiles: Tensor) -> Tensor:
-    return tiles.flatten(0, 1).flatten(1, 3)
+    return tiles.flatten(0, 2).flatten(1, 3)
 
 
 def _times_b(d: Sequence[Tensor], out: Sequence[Tensor]) -> None:
