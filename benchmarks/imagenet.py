@@ -117,9 +117,8 @@ def training(recipe: Recipe, feeds: dict[str, Feed], device: torch.device, steps
     data = {"classes": range(CLASSES), "channels": 3, "size": recipe.image_size}
     with device:
         network = network_for(recipe, data)
-    if device.type == "cuda":
-        torch.backends.cudnn.benchmark = True
-        network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    torch.backends.cudnn.benchmark = True
+    network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     optimizer = make_optimizer(network, recipe, device)
     scaler = torch.amp.GradScaler(device.type, enabled=False)
     step = capture(make_step(network, optimizer, scaler, recipe, recipe.timesteps), device)

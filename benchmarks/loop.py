@@ -42,9 +42,7 @@ def bare_step(run: Run, feed: Feed, steps: int) -> float:
     """Seconds per optimiser step of the run's network, untrained, on one fixed batch."""
     recipe, device = run.recipe(), feed.device
     network = run.network().to(device, feed.dtype)
-    if device.type == "cuda":
-        torch.backends.cudnn.benchmark = True
-        network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    torch.backends.cudnn.benchmark = True
     scaler = torch.amp.GradScaler(device.type, enabled=recipe.precision == "fp16")
     optimizer = make_optimizer(network, recipe, device)
     step = capture(make_step(network, optimizer, scaler, recipe, recipe.timesteps), device)

@@ -72,6 +72,7 @@ def test_operators_are_well_formed() -> None:
         ("an odd side", 9, {}),
         ("a small image", 4, {}),
         ("few channels", 8, {"in_channels": 64}),
+        ("too many channels", 8, {"in_channels": 512}),
         ("a stride", 8, {"stride": 2}),
         ("no padding", 8, {"padding": 0}),
         ("padding by name", 8, {"padding": "same"}),

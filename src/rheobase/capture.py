@@ -28,10 +28,10 @@ class CapturedStep:
     def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         shapes = [x.shape for x in inputs]
         self.shapes = self.shapes or shapes
-        if self.graph is not None and shapes != self.shapes:
-            return self.step(*inputs)
-        if self.eager_calls > 0 or shapes != self.shapes:
-            self.eager_calls -= shapes == self.shapes
+        if shapes != self.shapes:
+            return self._run_aside(inputs) if self.graph is None else self.step(*inputs)
+        if self.eager_calls > 0:
+            self.eager_calls -= 1
             return self._run_aside(inputs)
         if self.graph is None:
             self._capture(inputs)
