@@ -220,16 +220,17 @@ def cifar10_resnet19_fast() -> Recipe:
 
 
 def cifar10_resnet19_best() -> Recipe:
-    """The highest accuracy within four steps, without extra data or a teacher: one step in the first 185 epochs."""
+    """The highest accuracy within four steps, without extra data or a teacher: one step in the first 160 epochs."""
     return replace(
         _cifar10_resnet19(4),
         name="cifar10_resnet19_best",
-        epochs=230,
+        epochs=200,
         short_timesteps=1,
-        short_epochs=185,
+        short_epochs=160,
         decay=0.5,
         loss="steps",
         label_smoothing=0.1,
+        average=0.995,
         cutout=16,
         policy="trivial",
         evaluate_every=10,
