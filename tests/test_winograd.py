@@ -21,7 +21,12 @@ def _tensors(n: int, c: int, o: int, h: int, w: int, dtype: torch.dtype = torch.
 
 @pytest.mark.parametrize("shape", [(1, 2, 3, 4, 6), (5, 7, 9, 6, 10), (3, 1, 1, 2, 2), (2, 5, 4, 18, 8)])
 @pytest.mark.parametrize("images", [1, 2, 100])
-def test_output_and_gradients_equal_torch(shape: tuple[int, ...], images: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("shared", [False, True])
+def test_output_and_gradients_equal_torch(
+    shape: tuple[int, ...], images: int, shared: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if shared:
+        monkeypatch.setattr(winograd, "_OWN_MATRICES", 0)
     monkeypatch.setattr(winograd, "_TILES", images * shape[3] * shape[4] // 4)  # at a time, the last ones fewer
     monkeypatch.setattr(winograd, "_CACHED", 0)
     x, weight = _tensors(*shape)  # type: ignore[misc]
@@ -72,7 +77,6 @@ def test_operators_are_well_formed() -> None:
         ("an odd side", 9, {}),
         ("a small image", 4, {}),
         ("few channels", 8, {"in_channels": 64}),
-        ("too many channels", 8, {"in_channels": 512}),
         ("a stride", 8, {"stride": 2}),
         ("no padding", 8, {"padding": 0}),
         ("padding by name", 8, {"padding": "same"}),
@@ -92,15 +96,22 @@ def test_other_convolutions_are_left_to_torch(
     monkeypatch.setattr(winograd, "convolve", refuse)
     settings: dict[str, Any] = {"in_channels": 128, "out_channels": 130, "kernel_size": 3, "padding": 1, "bias": False}
     conv = Conv2d(**settings | options).to(memory_format=LAST)  # type: ignore[call-overload]
-    x = torch.randn(2, conv.in_channels, size, size, dtype=conv.weight.dtype).contiguous(memory_format=LAST)
-    sequence = x[None]
-    torch.testing.assert_close(conv(sequence)[0], nn.Conv2d.forward(conv, x))
+    x = torch.randn(17, conv.in_channels, size, size, dtype=conv.weight.dtype).contiguous(memory_format=LAST)
+    torch.testing.assert_close(conv(x[None])[0], nn.Conv2d.forward(conv, x))
+
+
+def test_few_images_are_left_to_torch() -> None:
+    conv, _, spikes = _layer()
+    many = spikes.flatten(0, 1)
+    assert winograd.applies(many, conv.weight, conv)
+    assert not winograd.applies(many[:15], conv.weight, conv)
+    assert winograd.applies(many[:1], conv.weight, conv, images=1)
 
 
 def _layer() -> tuple[Conv2d, Soma, Tensor]:
     torch.manual_seed(0)
     conv = Conv2d(128, 130, 3, padding=1, bias=False).to(memory_format=LAST)  # type: ignore[call-overload]
-    spikes = (torch.rand(2, 3, 8, 10, 128) < 0.3).float().permute(0, 1, 4, 2, 3)
+    spikes = (torch.rand(3, 6, 8, 10, 128) < 0.3).float().permute(0, 1, 4, 2, 3)
     return conv, Soma(130), spikes.requires_grad_()
 
 
@@ -126,11 +137,19 @@ def test_a_layer_compiles_as_one_graph() -> None:
     assert torch.equal(compiled(spikes), conv(spikes))
 
 
-def test_deployed_convolution_takes_it() -> None:
+def test_deployed_convolution_takes_it_and_keeps_its_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     conv, _, spikes = _layer()
     bias = torch.randn(130)
-    frozen = convolution(conv.weight.detach(), bias, padding=(1, 1), stride=(1, 1), dilation=(1, 1))
+    frozen = convolution(conv.weight.detach().clone(), bias, padding=(1, 1), stride=(1, 1), dilation=(1, 1))
+    calls = []
+    original = winograd.transformed
+    monkeypatch.setattr(winograd, "transformed", lambda weight: calls.append(1) or original(weight))
     x = spikes[0].detach()
-    found = frozen(x)
-    assert torch.equal(found, winograd.convolve(x, conv.weight) + bias[:, None, None])
-    torch.testing.assert_close(found, torch.conv2d(x, conv.weight, bias, padding=1), rtol=1e-5, atol=1e-5)
+    for images in (x, x[:1]):
+        exact = torch.conv2d(images.double(), frozen.weight.double(), bias.double(), padding=1)
+        torch.testing.assert_close(frozen(images).double(), exact, rtol=1e-6, atol=1e-6)
+    assert len(calls) == 1
+    with torch.no_grad():
+        frozen.weight.mul_(2)
+    assert torch.equal(frozen(x), winograd.convolve_transformed(x, original(2 * conv.weight.detach()), bias))
+    assert len(calls) == 2

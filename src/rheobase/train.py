@@ -22,6 +22,7 @@ from rheobase.data.feed import Feed, generator
 from rheobase.deploy.network import LIF, Network
 from rheobase.distributed import Team
 from rheobase.functional import readout
+from rheobase.heap import keep_freed_memory
 from rheobase.nn import Soma
 from rheobase.progress import Reporter, process_seconds
 from rheobase.recipes import Recipe
@@ -144,6 +145,8 @@ class Trainer:
         torch.manual_seed(generator(recipe.seed).initial_seed())
         self.network = run.network().to(device, feed.dtype)
         torch.backends.cudnn.benchmark = True  # shapes are fixed: the fastest algorithms are worth finding
+        if device.type == "cpu":
+            keep_freed_memory()
         self.average = copy.deepcopy(self.network) if recipe.average else None
         self.optimizer = make_optimizer(self.network, recipe, device)
         self.scaler = torch.amp.GradScaler(device.type, enabled=recipe.precision == "fp16")

@@ -1,5 +1,6 @@
 """The convolution of a deployed network: its weights never change, so a CPU may keep them in its own order."""
 
+from collections.abc import Callable
 from math import inf
 from typing import Any
 
@@ -14,12 +15,15 @@ Pair = int | tuple[int, ...]
 class FrozenConv2d(nn.Conv2d):
     """`torch.nn.Conv2d` for inference.
 
-    On CPUs, `torch.conv2d` brings float32 weights into oneDNN's order at every call; here it is done once. The
-    operators are those that torch's own compiler uses for frozen networks. The integers of a quantised network come as
-    float64, which oneDNN does not know: where all sums are small enough, float32 is as exact and many times as fast.
+    On CPUs, `torch.conv2d` brings float32 weights into oneDNN's order at every call; here that is done once, as the
+    transformation of Winograd's method is. The operators are those that torch's own compiler uses for frozen networks.
+    The integers of a quantised network come as float64, which oneDNN does not know: where all sums are small enough,
+    float32 is as exact and many times as fast.
     """
 
-    _packed: tuple[tuple[int, int], Tensor, float] | None = None
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._kept: dict[str, tuple[Any, Any]] = {}
 
     def forward(self, x: Tensor) -> Tensor:
         kinds = {(t.device.type, t.dtype) for t in (x, self.weight)}
@@ -30,32 +34,30 @@ class FrozenConv2d(nn.Conv2d):
             return y if self.bias is None else y.add_(self.bias[:, None, None])
         if kinds != {("cpu", torch.float32)}:
             return super().forward(x)
-        if winograd.applies(x, self.weight, self):
-            y = winograd.convolve(x, self.weight)
-            return y if self.bias is None else y.add_(self.bias[:, None, None])
+        if winograd.applies(x, self.weight, self, images=1):
+            matrices = self._once("transformed", lambda: winograd.transformed(self.weight.data))
+            return winograd.convolve_transformed(x, matrices, self.bias)
         return self._convolve(x, self.bias)
 
     def _small_integers(self, x: Tensor) -> bool:
         """Whether every sum of the convolution is an integer that float32 holds exactly."""
-        _, largest_sum = self._prepared(x.shape)
+        largest_sum = self._once("largest sum", lambda: _largest_sum(self.weight.data))
         return largest_sum * float(x.abs().max()) < 2**24 and torch.equal(x, x.round())
 
     def _convolve(self, x: Tensor, bias: Tensor | None) -> Tensor:
-        weight, _ = self._prepared(x.shape)
-        convolve = torch.ops.mkldnn._convolution_pointwise.default
-        return convolve(x, weight, bias, *self._window(), self.groups, "none", [], "")
+        def reordered() -> Tensor:
+            reorder = torch.ops.mkldnn._reorder_convolution_weight
+            return reorder(self.weight.data.float(), *self._window(), self.groups, list(x.shape))
 
-    def _prepared(self, shape: torch.Size) -> tuple[Tensor, float]:
-        """The weight in oneDNN's order, and the sum of its absolute values: infinite unless they are integers."""
-        version = self.weight.data_ptr(), self.weight._version
-        if self._packed is None or self._packed[0] != version:
-            weight = self.weight.data
-            order = torch.ops.mkldnn._reorder_convolution_weight(
-                weight.float(), *self._window(), self.groups, list(shape)
-            )
-            largest = float(weight.abs().sum((1, 2, 3)).max()) if torch.equal(weight, weight.round()) else inf
-            self._packed = version, order, largest
-        return self._packed[1:]
+        convolve = torch.ops.mkldnn._convolution_pointwise.default
+        return convolve(x, self._once("reordered", reordered), bias, *self._window(), self.groups, "none", [], "")
+
+    def _once(self, what: str, make: Callable[[], Any]) -> Any:
+        """What `make` makes of the weight, kept until that changes."""
+        version = self.weight.data_ptr(), self.weight._version, torch.get_num_threads()
+        if what not in self._kept or self._kept[what][0] != version:
+            self._kept[what] = version, make()
+        return self._kept[what][1]
 
     def _window(self) -> list[Any]:
         return [list(size) for size in (self.padding, self.stride, self.dilation)]
@@ -64,6 +66,11 @@ class FrozenConv2d(nn.Conv2d):
         bias = None if self.bias is None else self.bias.detach().clone()
         window: Any = (self.stride, self.padding, self.dilation, self.groups)
         return convolution(self.weight.detach().clone(), bias, *window)
+
+
+def _largest_sum(weight: Tensor) -> float:
+    """The largest that an output can be for inputs of at most 1: infinite unless the weights are integers."""
+    return float(weight.abs().sum((1, 2, 3)).max()) if torch.equal(weight, weight.round()) else inf
 
 
 _HAS_ONEDNN = torch.backends.mkldnn.is_available() and all(

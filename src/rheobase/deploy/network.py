@@ -6,7 +6,7 @@
 The last node yields the logits. Folding, quantising, the files and the simulator are functions over this structure.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -54,12 +54,17 @@ class LIF(nn.Module):
         one = 2.0**self.fraction_bits
         return functional.lif_step(current, torch.floor(self.decay * v * one) / one, decay=1.0, v_th=v_th)
 
-    def forward(self, currents: Sequence[Tensor], timesteps: int) -> Tensor:
-        """Currents [T, N, C, ...], or [1, N, C, ...] for the same at every step, summed -> spikes [T, N, C, ...]."""
+    def forward(self, currents: Sequence[Tensor], timesteps: int, scales: Sequence[Tensor | None] = ()) -> Tensor:
+        """Currents [T, N, C, ...], or [1, N, C, ...] for the same at every step, summed -> spikes [T, N, C, ...].
+
+        Scales [C] multiply the currents before, where there are any.
+        """
         currents = [x.expand(timesteps, *x.shape[1:]) for x in currents]
+        scales = scales or [None] * len(currents)
         low, high = (float(v) for v in self.v_th.aminmax())
         if self.fraction_bits is None and 0 < low == high:
-            return self._fused(currents, low)
+            return self._fused(currents, scales, low)
+        currents = [x if s is None else x * per_channel(s, x[0]) for x, s in zip(currents, scales, strict=True)]
         v = self.rest(currents[0][0])
         spikes = []
         for currents_t in zip(*currents, strict=True):
@@ -67,13 +72,14 @@ class LIF(nn.Module):
             spikes.append(s)
         return torch.stack(spikes)
 
-    def _fused(self, currents: Sequence[Tensor], v_th: float) -> Tensor:
-        """The training kernel, with a normalisation that changes nothing."""
+    def _fused(self, currents: Sequence[Tensor], scales: Sequence[Tensor | None], v_th: float) -> Tensor:
+        """The training kernel, with a normalisation that does no more than scale."""
         n, channels = len(currents), len(self.v_th)
         dtype = torch.promote_types(currents[0].dtype, torch.float32)
         one = torch.ones(n, channels, dtype=dtype, device=currents[0].device)
         zero = torch.zeros_like(one)
-        factor = one * (n**0.5 / v_th)
+        factor = torch.stack([o if s is None else s.to(dtype) for o, s in zip(one, scales, strict=True)])
+        factor *= n**0.5 / v_th
         spikes, _ = kernels.fire(
             currents, factor, zero, decay=self.decay, v_th=v_th, width=1.0, eps=0.0, moments=(zero, one)
         )
@@ -135,7 +141,12 @@ class Network(nn.Module):
     def forward(self, x: Tensor, timesteps: int | None = None) -> Tensor:
         """Logits [T, N, K] of images [N, C, H, W] shown for `timesteps` steps, or of a sequence [T, N, C, H, W]."""
         timesteps = check_timesteps(x, timesteps)
-        for _, value in self.run(x, timesteps):  # noqa: B007 (the last one is the result)
+        left = self._scales_left_to_neurons()
+
+        def fire(name: str, lif: LIF, currents: list[Tensor]) -> Tensor:
+            return lif(currents, timesteps, [left.get(source) for source in self.inputs[name]])
+
+        for _, value in self._walk(x[None] if x.ndim == 4 else x, fire, left):  # noqa: B007 (the last is the result)
             pass
         return value.expand(timesteps, *value.shape[1:]).flatten(2) * self.logit_unit
 
@@ -158,7 +169,24 @@ class Network(nn.Module):
             pass
         return value[0].flatten(1) * self.logit_unit, after
 
-    def _walk(self, x: Tensor, fire: Callable[[str, LIF, list[Tensor]], Tensor]) -> Iterator[tuple[str, Tensor]]:
+    def _scales_left_to_neurons(self) -> dict[str, Tensor]:
+        """Weights of the shortcuts that only neurons read: those multiply and add in one go."""
+        readers: dict[str, list[nn.Module]] = {}
+        for name, sources in self.inputs.items():
+            for source in sources:
+                readers.setdefault(source, []).append(self.nodes[name])
+        return {
+            name: node.weight
+            for name, node in self.nodes.items()
+            if isinstance(node, Scale)
+            and node.bias is None
+            and all(isinstance(r, LIF) for r in readers.get(name, [node]))
+        }
+
+    def _walk(
+        self, x: Tensor, fire: Callable[[str, LIF, list[Tensor]], Tensor], passed_on: Container[str] = ()
+    ) -> Iterator[tuple[str, Tensor]]:
+        """Every node with its output; nodes that are `passed_on` leave their work to others."""
         last_use = {source: name for name, sources in self.inputs.items() for source in sources}
         x = self._rounded(x).flatten(0, 1).contiguous(memory_format=torch.channels_last).unflatten(0, x.shape[:2])
         values = {INPUT: x}  # channels last: what convolutions prefer, and what they then keep
@@ -166,6 +194,8 @@ class Network(nn.Module):
             sources = [values[source] for source in self.inputs[name]]
             if isinstance(node, LIF):
                 values[name] = fire(name, node, sources)
+            elif name in passed_on:
+                values[name] = sources[0]
             else:
                 values[name] = node(sources[0].flatten(0, 1)).unflatten(0, sources[0].shape[:2])
             yield name, values[name]

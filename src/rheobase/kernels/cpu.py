@@ -15,8 +15,8 @@ from rheobase.kernels.fused import empty_like_sequence, is_static, one_step_if_s
 
 Block = tuple[slice, ...]  # the part it takes of a step [N, C, ...]
 
-# Elements per thread: in all buffers of a block, as a cache holds; in one buffer, the least torch gives a thread.
-_CACHED = 512 * 1024
+# Elements per thread: in all buffers of a block, as caches hold; in one buffer, the least torch gives a thread.
+_CACHED = 1024 * 1024
 _GRAIN = 32 * 1024
 
 # (grad, u, low, high) -> grad where low < u < high, else 0: the open window of the surrogate, and the reset too
@@ -54,8 +54,8 @@ def backward_sums(
     soma = _Soma(xs, weight, bias, mean, var, decay, v_th, eps, kept=len(grad))
     accumulators, deviations = soma.buffer(1 + len(xs)), soma.buffer(1)
     centres = _per_channel(mean, grad)
-    sums = torch.empty(len(soma.blocks), 1 + len(xs), mean.shape[1], dtype=mean.dtype)
-    for block, block_sums in zip(soma.blocks, sums, strict=True):
+    sums = []
+    for block in soma.blocks:
         total, *products = _fit(accumulators, block).zero_()
         (deviation,) = _fit(deviations, block)
         branches = [(_part(x, block), *rest) for x, *rest in zip(xs, centres, products, strict=True)]
@@ -67,9 +67,8 @@ def backward_sums(
         for x, centre, product in branches:
             if is_static(x):
                 product.addcmul_(total, torch.sub(x[0], centre, out=deviation))
-        for accumulator, result in zip((total, *products), block_sums, strict=True):
-            torch.sum(accumulator, _all_but_channels(grad), out=result)
-    sum_du, *by_branch = (sums.double().sum(0) / width).unbind()
+        sums.append(torch.stack([_sums(_by_thread(accumulator)) for accumulator in (total, *products)]))
+    sum_du, *by_branch = (torch.cat(sums, 1).double().sum(1) / width).unbind()
     return torch.stack([sum_du, *(soma.gain * torch.stack(by_branch))]).to(mean.dtype)
 
 
@@ -127,25 +126,24 @@ def _write_gradient(
 
 
 def _statistics(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and squared deviations of every block and step, combined without cancellation (Chan et al. 1979)."""
-    steps, dtype = one_step_if_static(x), torch.promote_types(x.dtype, torch.float32)
-    blocks, axes = _blocks(x, buffers=1), _all_but_channels(x)
+    """Mean and squared deviations of all parts, combined without cancellation (Chan et al. 1979)."""
+    dtype = torch.promote_types(x.dtype, torch.float32)
+    blocks = _blocks(x, buffers=1)
     buffer = _buffer(x, blocks[0], 1, dtype)
-    counts = [x[0][block].numel() / x.shape[2] for block in blocks]
-    # deviations are taken from a rounded mean, so their own sum is kept to make up for that
-    centres, sums, squares = torch.empty(3, len(steps), len(blocks), x.shape[2], dtype=dtype)
-    for t, x_t in enumerate(steps):
-        for i, block in enumerate(blocks):
-            (deviation,) = _fit(buffer, block)
-            torch.sum(x_t[block], axes, dtype=dtype, out=centres[t, i]).div_(counts[i])
-            torch.sub(x_t[block], _per_channel(centres[t, i], x), out=deviation)
-            torch.sum(deviation, axes, out=sums[t, i])
-            torch.sum(deviation.square_(), axes, out=squares[t, i])
-    weights = torch.tensor(counts, dtype=torch.float64)[:, None]
-    means = centres.double() + sums.double() / weights
-    mean = (weights * means).sum((0, 1)) / (weights.sum() * len(steps))
-    total = (squares.double() + weights * (means - mean).square()).sum((0, 1))
-    return mean.to(dtype), (total / (weights.sum() * len(steps))).to(dtype)
+    found = []
+    for x_t in one_step_if_static(x):
+        for block in blocks:
+            part, deviation = _by_thread(x_t[block]), _by_thread(_fit(buffer, block)[0])
+            count = part[0].numel() / x.shape[2]
+            centre = _sums(part, dtype) / count
+            torch.sub(part, _per_channel(centre[:, None], x), out=deviation)
+            # deviations are taken from a rounded mean, so their own sum is kept to make up for that
+            found.append((torch.full_like(centre, count), centre, _sums(deviation), _sums(deviation.square_())))
+    counts, centres, sums, squares = (torch.cat(values).double() for values in zip(*found, strict=True))
+    means, total = centres + sums / counts, counts.sum(0)
+    mean = (counts * means).sum(0) / total
+    variance = (squares + counts * (means - mean).square()).sum(0) / total
+    return mean.to(dtype), variance.to(dtype)
 
 
 class _Soma:
@@ -223,10 +221,14 @@ class _Soma:
 
 
 def _blocks(x: Tensor, buffers: int) -> list[Block]:
-    """Blocks of one step of x that share the cache with that many buffers of their size."""
+    """Blocks of one step of x that share the cache with that many buffers of their size.
+
+    All threads get whole images, or the same rows of one image each: torch gives a thread an equal part of the
+    outermost dimension, so it finds in its own cache what it wrote there, in convolutions too.
+    """
     threads = torch.get_num_threads()
     limit = threads * max(_GRAIN, _CACHED // buffers)
-    samples = max(1, limit // prod(x.shape[2:]))
+    samples = threads * max(1, 2 * _GRAIN // prod(x.shape[2:]))
     parts: list[Block] = [(slice(i, min(i + samples, x.shape[1])),) for i in range(0, x.shape[1], samples)]
     if x.ndim == 3:
         return parts
@@ -234,6 +236,17 @@ def _blocks(x: Tensor, buffers: int) -> list[Block]:
     return [
         (*part, slice(None), slice(i, min(i + rows, x.shape[3]))) for part in parts for i in range(0, x.shape[3], rows)
     ]
+
+
+def _by_thread(part: Tensor) -> Tensor:
+    """What each thread has of a block [n, C, ...]: [threads, n / threads, C, ...]."""
+    threads = torch.get_num_threads()
+    return part.unflatten(0, (threads, -1) if len(part) % threads == 0 else (1, -1))
+
+
+def _sums(part: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """Per thread and channel: [threads, C]."""
+    return part.sum([axis for axis in range(part.ndim) if axis not in (0, 2)], dtype=dtype)
 
 
 def _part(x: Tensor, block: Block) -> Tensor:
@@ -254,11 +267,6 @@ def _fit(buffer: Tensor, block: Block) -> Tensor:
 def _per_channel(values: Tensor, x: Tensor) -> Tensor:
     """Values [..., C] as factors of one step of x."""
     return values[(..., *[None] * (x.ndim - 3))]
-
-
-def _all_but_channels(x: Tensor) -> list[int]:
-    """The axes of one step of x that a sum per channel runs over."""
-    return [axis for axis in range(x.ndim - 1) if axis != 1]
 
 
 def _next_above(value: float, dtype: torch.dtype) -> float:

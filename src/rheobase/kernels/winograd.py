@@ -9,8 +9,9 @@ elements, so that the sum over channels is one matrix product for each of the 16
          0  1  0 -1          0    0   1
 
 B' d B of spikes is exact. Images are [G, N, H, W, C] here, transformed tiles [G, 4, 4, N, H / 2, W / 2, C]: G groups of
-a few images, one for each thread, so that theirs stay in its cache. Torch gives every thread an equal part of the
-outermost dimension, so what a thread has written it also reads; cores that share no cache are slow to exchange.
+a few images, one for each thread (image i is in group i mod G), so that theirs stay in its cache. Torch gives every
+thread an equal part of the outermost dimension, so what a thread has written it also reads; cores that share no cache
+are slow to exchange. Large matrices leave no room for that: all threads share them, in one group.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,7 +22,8 @@ from torch import Tensor
 
 _G = ((1.0, 0.0, 0.0), (0.5, 0.5, 0.5), (0.5, -0.5, 0.5), (0.0, 0.0, 1.0))
 _CHANNELS = 128  # at least: with fewer, the additions outweigh the multiplications that are saved
-_MATRIX = 256 * 256  # weights at most: 16 matrices of them for every thread are to stay in the cache
+_IMAGES = 16  # at least: with fewer, transforming the weights takes longer than what is saved
+_OWN_MATRICES = 256 * 256  # weights at most, for every thread to have the 16 matrices in its cache
 _CACHED = 512 * 1024  # elements of a thread's transformed tiles, inputs and outputs together
 _TILES = 128  # of a thread at least, so that a matrix product is worth the way of its weights to the core
 
@@ -39,21 +41,21 @@ class Window(Protocol):
     def groups(self) -> int: ...
 
 
-def applies(x: Tensor, weight: Tensor, window: Window) -> bool:
-    """Whether `convolve` does the same as this convolution of x [N, C, H, W], and faster.
+def applies(x: Tensor, weight: Tensor, window: Window, *, images: int = _IMAGES) -> bool:
+    """Whether `convolve` does the same as this convolution of x [N, C, H, W], and faster, from so many images on.
 
     Float64 is left to torch: it is there to be exact.
     """
-    _, channels, height, width = x.shape
+    n, channels, height, width = x.shape
     return (
-        x.device.type == "cpu"
+        n >= images
+        and x.device.type == "cpu"
         and x.dtype == weight.dtype == torch.float32
         and not torch.is_autocast_enabled("cpu")
         and weight.shape[1:] == (channels, 3, 3)
         and all(tuple(size) == (1, 1) for size in (window.stride, window.padding, window.dilation))
         and window.groups == 1
         and min(channels, len(weight)) >= _CHANNELS
-        and channels * len(weight) <= _MATRIX
         and min(height, width) >= 8
         and height % 2 == width % 2 == 0
         and x.is_contiguous(memory_format=torch.channels_last)
@@ -63,26 +65,30 @@ def applies(x: Tensor, weight: Tensor, window: Window) -> bool:
 @torch.library.custom_op("rheobase::winograd", mutates_args=())
 def convolve(x: Tensor, weight: Tensor) -> Tensor:
     """`torch.conv2d(x, weight, padding=1)` of x [N, C, H, W], H and W even."""
-    return _convolve(x, weight)
+    return convolve_transformed(x, transformed(weight))
+
+
+def convolve_transformed(x: Tensor, matrices: Tensor, bias: Tensor | None = None) -> Tensor:
+    """The same with weights from `transformed`, and a bias."""
+    return _convolve(x, matrices.transpose(1, 2), bias)
 
 
 @torch.library.custom_op("rheobase::winograd_gradients", mutates_args=())
 def gradients(grad: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     """Of x and of the weight."""
-    groups = torch.get_num_threads()
-    sums = x.new_zeros(16 * groups, weight.shape[1], weight.shape[0])
-    for images, grads, room in _chunks(_channels_last(x), _channels_last(grad), groups):
+    factors = _factors(weight)
+    sums = x.new_zeros(len(factors), *weight.shape[:2])
+    for images, grads, room in _chunks(_channels_last(x), _channels_last(grad), len(factors) // 16):
         own = sums[: 16 * len(images)]
-        own.baddbmm_(room.transformed(images).transpose(1, 2), room.transformed_gradients(grads))
-    sums = sums.unflatten(0, (groups, 16)).sum(0)
+        own.baddbmm_(room.transformed_gradients(grads).transpose(1, 2), room.transformed(images))
     grad_weight = torch.empty_like(weight)
-    grad_weight.permute(2, 3, 1, 0).copy_((_factors(weight).T @ sums.flatten(1)).view(3, 3, *sums.shape[1:]))
-    return _convolve(grad, weight.flip(2, 3).transpose(0, 1)), grad_weight
+    grad_weight.permute(2, 3, 0, 1).copy_((factors.T @ sums.flatten(1)).view(3, 3, *weight.shape[:2]))
+    return _convolve(grad, transformed(weight, turned=True)), grad_weight
 
 
 @convolve.register_fake
 def _(x: Tensor, weight: Tensor) -> Tensor:
-    return _empty_output(x, weight).permute(0, 3, 1, 2)
+    return _empty_output(x, len(weight)).permute(0, 3, 1, 2)
 
 
 @gradients.register_fake
@@ -101,41 +107,50 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
 convolve.register_autograd(_backward, setup_context=_keep)
 
 
-def _convolve(x: Tensor, weight: Tensor) -> Tensor:
-    groups = torch.get_num_threads()
-    matrices = (_factors(weight) @ weight.permute(2, 3, 1, 0).reshape(9, -1)).view(16, *weight.shape[1::-1])
-    matrices = matrices.repeat(groups, 1, 1)
-    y = _empty_output(x, weight)
-    for images, outputs, room in _chunks(_channels_last(x), y, groups):
+def transformed(weight: Tensor, turned: bool = False) -> Tensor:
+    """G w G', for every group anew: [16 G, outputs, inputs]; of the weight turned by 180 degrees where asked for."""
+    factors = _factors(weight)
+    if turned:
+        factors = factors.flip(1)
+    return (factors @ weight.permute(2, 3, 0, 1).reshape(9, -1)).view(-1, *weight.shape[:2])
+
+
+def _convolve(x: Tensor, matrices: Tensor, bias: Tensor | None = None) -> Tensor:
+    y = _empty_output(x, matrices.shape[2])
+    for images, outputs, room in _chunks(_channels_last(x), y, len(matrices) // 16):
         torch.bmm(room.transformed(images), matrices[: 16 * len(images)], out=_as_matrices(room.products))
+        if bias is not None:
+            room.products[:, 1, 1] += bias  # which A' m A takes to all four outputs
         room.transform_back(outputs)
     return y.permute(0, 3, 1, 2)
 
 
 def _factors(weight: Tensor) -> Tensor:
-    """G w G' as a matrix [16, 9]."""
+    """w -> G w G' as a matrix [16, 9], for every group anew: one per thread whose cache holds matrices of its own."""
+    own = weight.shape[0] * weight.shape[1] <= _OWN_MATRICES
     g = torch.tensor(_G, dtype=weight.dtype)
-    return torch.kron(g, g)
+    return torch.kron(g, g).repeat(torch.get_num_threads() if own else 1, 1)
 
 
 def _channels_last(x: Tensor) -> Tensor:
     return x.permute(0, 2, 3, 1)
 
 
-def _empty_output(x: Tensor, weight: Tensor) -> Tensor:
+def _empty_output(x: Tensor, channels: int) -> Tensor:
     n, _, height, width = x.shape
-    return x.new_empty(n, height, width, len(weight))
+    return x.new_empty(n, height, width, channels)
 
 
 def _chunks(x: Tensor, y: Tensor, groups: int) -> Iterator[tuple[Tensor, Tensor, "_Room"]]:
     """The same images of x and y in groups, and room for their tiles."""
     tiles = x.shape[1] * x.shape[2] // 4  # of an image
-    wanted = max(_TILES, _CACHED // (16 * (x.shape[3] + y.shape[3])))
+    least = _TILES * torch.get_num_threads() // groups
+    wanted = max(least, _CACHED // (16 * (x.shape[3] + y.shape[3])))
     size = max(1, wanted // tiles)  # of a group
     room = None
     for images, outputs in zip(x.split(groups * size), y.split(groups * size), strict=True):
-        shape = (groups, -1) if len(images) % groups == 0 else (1, -1)
-        images, outputs = images.unflatten(0, shape), outputs.unflatten(0, shape)
+        shape = (-1, groups) if len(images) % groups == 0 else (-1, 1)
+        images, outputs = (i.unflatten(0, shape).transpose(0, 1) for i in (images, outputs))
         if room is None or images.shape[:2] != room.padded.shape[:2]:
             room = _Room(images, outputs)
         yield images, outputs, room
