@@ -23,6 +23,7 @@ from benchmarks.measure import _FOREIGN_LOAD, _Load
 from benchmarks.step import environment
 from rheobase import models
 from rheobase.deploy import fold
+from rheobase.heap import keep_freed_memory
 
 _ATTEMPTS = 3  # disturbed rounds are played again, up to this many times as many rounds in all
 Forward = Callable[[Tensor], Tensor]
@@ -103,6 +104,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
+    keep_freed_memory()  # for all of them
     networks = contenders(args.network, args.timesteps)
     results = {str(batch): measure(batch, networks, args.rounds) for batch in args.batch}
     table = Table(f"{args.network}, T = {args.timesteps}", *(f"batch {b}, images/s" for b in args.batch))

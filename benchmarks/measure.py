@@ -23,6 +23,7 @@ from benchmarks.contenders import CONTENDERS, FLOOR, Setting, difference_from_la
 from benchmarks.peers import Unavailable
 from rheobase import models
 from rheobase.capture import CapturedStep, Step
+from rheobase.heap import keep_freed_memory
 
 _WARM_UP = 3
 _TOLERANCE = 1e-9  # float64, so that no spike flips through rounding
@@ -52,6 +53,7 @@ def prepare(name: str, setting: Setting) -> Trial:
             facts["difference_from_law"] = difference = difference_from_law(contender, setting)
             if not difference < _TOLERANCE:
                 raise AssertionError(f"differs from the law by {difference:.1e} in its {contender.same}")
+        keep_freed_memory()  # all of them have what training with ours would do
         net, forward = contender.make(setting)
         facts["parameters"] = _count_parameters(net, setting)
         step, graph = training_step(net, forward, setting), contender.graph
@@ -131,9 +133,9 @@ def _check_training(net: nn.Module, loss: Tensor) -> None:
 
 
 def _timed(step: Step, repeats: int, device: str) -> tuple[float, tuple[Tensor, ...]]:
-    """Seconds per step, and what the last one returned."""
+    """Seconds per step, and what the last one returned; one more before, since others had the caches."""
+    step()
     if device == "cuda":
-        step()
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         start.record()
         for _ in range(repeats):

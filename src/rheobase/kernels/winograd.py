@@ -15,6 +15,7 @@ are slow to exchange. Large matrices leave no room for that: all threads share t
 """
 
 from collections.abc import Iterator, Sequence
+from math import prod
 from typing import Any, Protocol
 
 import torch
@@ -78,9 +79,9 @@ def gradients(grad: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     """Of x and of the weight."""
     factors = _factors(weight)
     sums = x.new_zeros(len(factors), *weight.shape[:2])
-    for images, grads, room in _chunks(_channels_last(x), _channels_last(grad), len(factors) // 16):
+    for images, grads, top, room in _chunks(_channels_last(x), _channels_last(grad), len(factors) // 16):
         own = sums[: 16 * len(images)]
-        own.baddbmm_(room.transformed_gradients(grads).transpose(1, 2), room.transformed(images))
+        own.baddbmm_(room.transformed_gradients(grads).transpose(1, 2), room.transformed(images, top))
     grad_weight = torch.empty_like(weight)
     grad_weight.permute(2, 3, 0, 1).copy_((factors.T @ sums.flatten(1)).view(3, 3, *weight.shape[:2]))
     return _convolve(grad, transformed(weight, turned=True)), grad_weight
@@ -117,8 +118,8 @@ def transformed(weight: Tensor, turned: bool = False) -> Tensor:
 
 def _convolve(x: Tensor, matrices: Tensor, bias: Tensor | None = None) -> Tensor:
     y = _empty_output(x, matrices.shape[2])
-    for images, outputs, room in _chunks(_channels_last(x), y, len(matrices) // 16):
-        torch.bmm(room.transformed(images), matrices[: 16 * len(images)], out=_as_matrices(room.products))
+    for images, outputs, top, room in _chunks(_channels_last(x), y, len(matrices) // 16):
+        torch.bmm(room.transformed(images, top), matrices[: 16 * len(images)], out=_as_matrices(room.products))
         if bias is not None:
             room.products[:, 1, 1] += bias  # which A' m A takes to all four outputs
         room.transform_back(outputs)
@@ -141,37 +142,44 @@ def _empty_output(x: Tensor, channels: int) -> Tensor:
     return x.new_empty(n, height, width, channels)
 
 
-def _chunks(x: Tensor, y: Tensor, groups: int) -> Iterator[tuple[Tensor, Tensor, "_Room"]]:
-    """The same images of x and y in groups, and room for their tiles."""
-    tiles = x.shape[1] * x.shape[2] // 4  # of an image
+def _chunks(x: Tensor, y: Tensor, groups: int) -> Iterator[tuple[Tensor, Tensor, int, "_Room"]]:
+    """The same images of x and y in groups, in bands where they are large: each with its first row, and room for tiles."""
     least = _TILES * torch.get_num_threads() // groups
-    wanted = max(least, _CACHED // (16 * (x.shape[3] + y.shape[3])))
-    size = max(1, wanted // tiles)  # of a group
+    wanted = max(least, _CACHED // (16 * (x.shape[3] + y.shape[3])))  # tiles of a group
+    tall, wide = x.shape[1] // 2, x.shape[2] // 2
+    size = max(1, wanted // (tall * wide))  # images of a group
+    band = 2 * max(rows for rows in range(1, tall + 1) if tall % rows == 0 and (rows * wide <= wanted or rows == 1))
     room = None
     for images, outputs in zip(x.split(groups * size), y.split(groups * size), strict=True):
         shape = (-1, groups) if len(images) % groups == 0 else (-1, 1)
         images, outputs = (i.unflatten(0, shape).transpose(0, 1) for i in (images, outputs))
         if room is None or images.shape[:2] != room.padded.shape[:2]:
-            room = _Room(images, outputs)
-        yield images, outputs, room
+            room = _Room(images, outputs, band)
+        for top in range(0, x.shape[1], band):
+            yield images, outputs[:, :, top : top + band], top, room
 
 
 class _Room:
-    """Memory for the tiles of a few images, used again by the next."""
+    """Memory for the tiles of a few images, or bands of them, used again by the next."""
 
-    def __init__(self, images: Tensor, outputs: Tensor) -> None:
-        groups, n, height, width, channels = images.shape
-        tall, wide = height // 2, width // 2
+    def __init__(self, images: Tensor, outputs: Tensor, height: int) -> None:
+        groups, n, _, width, channels = images.shape
+        self.height, tall, wide = height, height // 2, width // 2
         self.padded = images.new_zeros(groups, n, height + 2, width + 2, channels)
-        self.rows = images.new_empty(groups, 4, n, tall, width + 2, channels)
         self.tiles = images.new_empty(groups, 4, 4, n, tall, wide, channels)
         self.products = images.new_empty(groups, 4, 4, n, tall, wide, outputs.shape[4])
-        self.output_rows = images.new_empty(groups, 4, n, tall, width, outputs.shape[4])
+        shapes = [(4, n, tall, width + 2, channels), (4, n, tall, width, outputs.shape[4])]
+        between = images.new_empty(groups, max(map(prod, shapes)))  # for the one or the other
+        self.rows, self.output_rows = (between[:, : prod(shape)].unflatten(1, shape) for shape in shapes)
 
-    def transformed(self, images: Tensor) -> Tensor:
-        """B' d B of every tile: [16 G, tiles, C]."""
-        _, _, height, width, _ = images.shape
-        self.padded[:, :, 1:-1, 1:-1] = images
+    def transformed(self, images: Tensor, top: int) -> Tensor:
+        """B' d B of every tile of the band at row `top`: [16 G, tiles, C]."""
+        height, width = self.height, images.shape[3]
+        above, below = max(0, 1 - top), max(0, top + height + 1 - images.shape[2])  # rows that lie outside
+        inside = self.padded[:, :, above : height + 2 - below, 1:-1]
+        inside.copy_(images[:, :, top - 1 + above : top + height + 1 - below])
+        self.padded[:, :, :above] = 0
+        self.padded[:, :, height + 2 - below :] = 0
         _times_b([self.padded[:, :, i : i + height : 2] for i in range(4)], self.rows.unbind(1))
         _times_b([self.rows[..., i : i + width : 2, :] for i in range(4)], self.tiles.unbind(2))
         return _as_matrices(self.tiles)
