@@ -143,7 +143,7 @@ def _empty_output(x: Tensor, channels: int) -> Tensor:
 
 
 def _chunks(x: Tensor, y: Tensor, groups: int) -> Iterator[tuple[Tensor, Tensor, int, "_Room"]]:
-    """The same images of x and y in groups, in bands where they are large: each with its first row, and room for tiles."""
+    """Images of x and y in groups, bands of y where they are large, the first row of the band, and room for its tiles."""
     least = _TILES * torch.get_num_threads() // groups
     wanted = max(least, _CACHED // (16 * (x.shape[3] + y.shape[3])))  # tiles of a group
     tall, wide = x.shape[1] // 2, x.shape[2] // 2
