@@ -11,6 +11,7 @@ from rheobase.kernels import winograd
 from rheobase.nn import Conv2d, Soma
 
 LAST = torch.channels_last
+SHAPES = [(1, 2, 3, 4, 6), (5, 7, 9, 6, 10), (3, 1, 1, 2, 2), (2, 5, 4, 18, 8), (3, 5, 4, 8, 12), (2, 3, 6, 16, 4)]
 
 
 def _tensors(n: int, c: int, o: int, h: int, w: int, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
@@ -19,7 +20,7 @@ def _tensors(n: int, c: int, o: int, h: int, w: int, dtype: torch.dtype = torch.
     return x.requires_grad_(), (torch.randn(o, c, 3, 3, dtype=dtype) / (3 * c**0.5)).requires_grad_()
 
 
-@pytest.mark.parametrize("shape", [(1, 2, 3, 4, 6), (5, 7, 9, 6, 10), (3, 1, 1, 2, 2), (2, 5, 4, 18, 8)])
+@pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("images", [1, 2, 100])
 @pytest.mark.parametrize("shared", [False, True])
 def test_output_and_gradients_equal_torch(
@@ -51,15 +52,39 @@ def test_gradients_of_any_memory_order() -> None:
         assert torch.equal(a, b)
 
 
+@pytest.mark.parametrize("m", [2, 4])
+def test_kept_weights_and_bias(m: int) -> None:
+    x, weight = (t.detach() for t in _tensors(5, 3, 7, 8, 12))
+    bias = torch.randn(7, dtype=torch.float64)
+    found = winograd.convolve_transformed(x, winograd.transformed(weight, m), bias)
+    torch.testing.assert_close(found, torch.conv2d(x, weight, bias, padding=1), rtol=1e-12, atol=1e-12)
+
+
+def _error(found: Tensor, exact: Tensor) -> float:
+    return float((found - exact).abs().max() / exact.abs().max())
+
+
 def test_float32_is_as_exact_as_torch() -> None:
-    x, weight = (t.detach() for t in _tensors(2, 128, 130, 8, 10))
-    exact = torch.conv2d(x, weight, padding=1)
-    scale = exact.abs().max()
-    theirs, ours = (
-        (f(x.float(), weight.float()).double() - exact).abs().max() / scale
-        for f in (lambda a, b: torch.conv2d(a, b, padding=1), winograd.convolve)
-    )
-    assert ours < 4 * max(float(theirs), 2**-23)
+    x, weight = _tensors(18, 128, 130, 8, 12)
+    upstream = torch.randn(18, 130, 8, 12, dtype=torch.float64)
+
+    def results(convolve: Any, dtype: torch.dtype) -> list[Tensor]:
+        inputs = [t.detach().to(dtype).requires_grad_() for t in (x, weight)]
+        y = convolve(*inputs)
+        return [t.detach().double() for t in (y, *torch.autograd.grad(y, inputs, upstream.to(dtype)))]
+
+    def theirs(x: Tensor, weight: Tensor) -> Tensor:
+        return torch.conv2d(x, weight, padding=1)
+
+    def deployed(x: Tensor, weight: Tensor) -> Tensor:
+        return winograd.convolve_transformed(x, winograd.transformed(weight, 4))
+
+    exact, found = results(theirs, torch.float64), results(theirs, torch.float32)
+    errors = [_error(*pair) for pair in zip(found, exact, strict=True)]
+    for ours, right, error in zip(results(winograd.convolve, torch.float32), exact, errors, strict=True):
+        assert _error(ours, right) < 4 * max(error, 2**-23)
+    with torch.no_grad():
+        assert _error(deployed(x.float(), weight.float()).double(), exact[0]) < 4 * max(errors[0], 2**-23)
 
 
 def test_operators_are_well_formed() -> None:
@@ -143,7 +168,7 @@ def test_deployed_convolution_takes_it_and_keeps_its_weights(monkeypatch: pytest
     frozen = convolution(conv.weight.detach().clone(), bias, padding=(1, 1), stride=(1, 1), dilation=(1, 1))
     calls = []
     original = winograd.transformed
-    monkeypatch.setattr(winograd, "transformed", lambda weight: calls.append(1) or original(weight))
+    monkeypatch.setattr(winograd, "transformed", lambda *given: calls.append(1) or original(*given))
     x = spikes[0].detach()
     for images in (x, x[:1]):
         exact = torch.conv2d(images.double(), frozen.weight.double(), bias.double(), padding=1)
@@ -151,5 +176,5 @@ def test_deployed_convolution_takes_it_and_keeps_its_weights(monkeypatch: pytest
     assert len(calls) == 1
     with torch.no_grad():
         frozen.weight.mul_(2)
-    assert torch.equal(frozen(x), winograd.convolve_transformed(x, original(2 * conv.weight.detach()), bias))
+    assert torch.equal(frozen(x), winograd.convolve_transformed(x, original(2 * conv.weight.detach(), 2), bias))
     assert len(calls) == 2

@@ -35,7 +35,8 @@ class FrozenConv2d(nn.Conv2d):
         if kinds != {("cpu", torch.float32)}:
             return super().forward(x)
         if winograd.applies(x, self.weight, self, images=1):
-            matrices = self._once("transformed", lambda: winograd.transformed(self.weight.data))
+            m = winograd.tile(x)
+            matrices = self._once(f"transformed for {m}", lambda: winograd.transformed(self.weight.data, m))
             return winograd.convolve_transformed(x, matrices, self.bias)
         return self._convolve(x, self.bias)
 

@@ -1,30 +1,30 @@
-"""3x3 convolutions on a CPU with 2.25 times fewer multiplications: Winograd's F(2x2, 3x3), after Lavin and Gray (2016).
+"""3x3 convolutions on a CPU with fewer multiplications: Winograd's method, after Lavin and Gray (2016).
 
-An overlapping tile d of 4 x 4 inputs gives a tile of 2 x 2 outputs, y = A' [(G w G') * (B' d B)] A, where * multiplies
-elements, so that the sum over channels is one matrix product for each of the 16 elements:
+An overlapping tile d of (m + 2) x (m + 2) inputs gives a tile of m x m outputs, y = A' [(G w G') * (B' d B)] A, where *
+multiplies elements, so that the sum over channels is one matrix product for each of the (m + 2)^2 elements: 2.25 times
+fewer multiplications for m = 2, 4 times for m = 4. The rows of A', B' and G belong to points at which polynomials are
+evaluated (Cook and Toom); larger tiles round more. In training, spikes are computed with m = 2, which rounds less than
+torch's convolution, and gradients with m = 4, which rounds about as much as torch's gradients.
 
-    B' = 1  0 -1  0     G =  1    0   0     A' = 1  1  1  0
-         0  1  1  0         .5   .5  .5          0  1 -1 -1
-         0 -1  1  0         .5  -.5  .5
-         0  1  0 -1          0    0   1
-
-B' d B of spikes is exact. Images are [G, N, H, W, C] here, transformed tiles [G, 4, 4, N, H / 2, W / 2, C]: G groups of
-a few images, one for each thread (image i is in group i mod G), so that theirs stay in its cache. Torch gives every
-thread an equal part of the outermost dimension, so what a thread has written it also reads; cores that share no cache
-are slow to exchange. Large matrices leave no room for that: all threads share them, in one group.
+B' d B of spikes is exact. Images are [G, N, H, W, C] here, transformed tiles [G, m + 2, m + 2, N, H / m, W / m, C]: G
+groups of a few images, one for each thread (image i is in group i mod G), so that theirs stay in its cache. Torch gives
+every thread an equal part of the outermost dimension, so what a thread has written it also reads; cores that share no
+cache are slow to exchange. Large matrices leave no room for that: all threads share them, in one group.
 """
 
-from collections.abc import Iterator, Sequence
-from math import prod
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from math import isqrt, prod
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
-_G = ((1.0, 0.0, 0.0), (0.5, 0.5, 0.5), (0.5, -0.5, 0.5), (0.0, 0.0, 1.0))
+_POINTS = {2: (0.0, 1.0, -1.0), 4: (0.0, 0.75, -0.75, 1.5, -1.5)}  # for m; and infinity
 _CHANNELS = 128  # at least: with fewer, the additions outweigh the multiplications that are saved
 _IMAGES = 16  # at least: with fewer, transforming the weights takes longer than what is saved
-_OWN_MATRICES = 256 * 256  # weights at most, for every thread to have the 16 matrices in its cache
+_OWN_MATRICES = 16 * 256 * 256  # elements at most, for every thread to have its own in its cache
 _CACHED = 512 * 1024  # elements of a thread's transformed tiles, inputs and outputs together
 _TILES = 128  # of a thread at least, so that a matrix product is worth the way of its weights to the core
 
@@ -63,6 +63,11 @@ def applies(x: Tensor, weight: Tensor, window: Window, *, images: int = _IMAGES)
     )
 
 
+def tile(x: Tensor) -> int:
+    """The largest m for images x [N, C, H, W], H and W even."""
+    return 4 if x.shape[2] % 4 == x.shape[3] % 4 == 0 else 2
+
+
 @torch.library.custom_op("rheobase::winograd", mutates_args=())
 def convolve(x: Tensor, weight: Tensor) -> Tensor:
     """`torch.conv2d(x, weight, padding=1)` of x [N, C, H, W], H and W even."""
@@ -70,21 +75,31 @@ def convolve(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def convolve_transformed(x: Tensor, matrices: Tensor, bias: Tensor | None = None) -> Tensor:
-    """The same with weights from `transformed`, and a bias."""
-    return _convolve(x, matrices.transpose(1, 2), bias)
+    """The same with weights from `transformed`, and a bias; H and W are multiples of the m that those are for."""
+    return _convolve(x, matrices.mT, bias)
+
+
+def transformed(weight: Tensor, m: int = 2, *, turned: bool = False) -> Tensor:
+    """G w G', for every group anew: [G, (m + 2)^2, outputs, inputs]; of the weight turned by 180 degrees if asked."""
+    factors = _factors(weight, m)
+    if turned:
+        factors = factors.flip(2)
+    return (factors @ weight.permute(2, 3, 0, 1).reshape(9, -1)).unflatten(2, weight.shape[:2])
 
 
 @torch.library.custom_op("rheobase::winograd_gradients", mutates_args=())
 def gradients(grad: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     """Of x and of the weight."""
-    factors = _factors(weight)
-    sums = x.new_zeros(len(factors), *weight.shape[:2])
-    for images, grads, top, room in _chunks(_channels_last(x), _channels_last(grad), len(factors) // 16):
-        own = sums[: 16 * len(images)]
-        own.baddbmm_(room.transformed_gradients(grads).transpose(1, 2), room.transformed(images, top))
+    m = tile(x)
+    factors = _factors(weight, m)
+    sums = x.new_zeros(*factors.shape[:2], *weight.shape[:2])
+    for images, grads, top, room in _chunks(_channels_last(x), _channels_last(grad), sums):
+        own = sums[: len(images)].flatten(0, 1)
+        own.baddbmm_(room.transformed_gradients(grads).mT, room.transformed(images, top))
     grad_weight = torch.empty_like(weight)
-    grad_weight.permute(2, 3, 0, 1).copy_((factors.T @ sums.flatten(1)).view(3, 3, *weight.shape[:2]))
-    return _convolve(grad, transformed(weight, turned=True)), grad_weight
+    totals = factors.flatten(0, 1).T @ sums.flatten(0, 1).flatten(1)
+    grad_weight.permute(2, 3, 0, 1).copy_(totals.view(3, 3, *weight.shape[:2]))
+    return _convolve(grad, transformed(weight, m, turned=True)), grad_weight
 
 
 @convolve.register_fake
@@ -108,29 +123,37 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
 convolve.register_autograd(_backward, setup_context=_keep)
 
 
-def transformed(weight: Tensor, turned: bool = False) -> Tensor:
-    """G w G', for every group anew: [16 G, outputs, inputs]; of the weight turned by 180 degrees where asked for."""
-    factors = _factors(weight)
-    if turned:
-        factors = factors.flip(1)
-    return (factors @ weight.permute(2, 3, 0, 1).reshape(9, -1)).view(-1, *weight.shape[:2])
-
-
 def _convolve(x: Tensor, matrices: Tensor, bias: Tensor | None = None) -> Tensor:
-    y = _empty_output(x, matrices.shape[2])
-    for images, outputs, top, room in _chunks(_channels_last(x), y, len(matrices) // 16):
-        torch.bmm(room.transformed(images, top), matrices[: 16 * len(images)], out=_as_matrices(room.products))
-        if bias is not None:
-            room.products[:, 1, 1] += bias  # which A' m A takes to all four outputs
+    y = _empty_output(x, matrices.shape[3])
+    for images, outputs, top, room in _chunks(_channels_last(x), y, matrices):
+        weights = matrices[: len(images)].flatten(0, 1)
+        torch.bmm(room.transformed(images, top), weights, out=_as_matrices(room.products))
         room.transform_back(outputs)
+        if bias is not None:
+            outputs += bias
     return y.permute(0, 3, 1, 2)
 
 
-def _factors(weight: Tensor) -> Tensor:
-    """w -> G w G' as a matrix [16, 9], for every group anew: one per thread whose cache holds matrices of its own."""
-    own = weight.shape[0] * weight.shape[1] <= _OWN_MATRICES
-    g = torch.tensor(_G, dtype=weight.dtype)
-    return torch.kron(g, g).repeat(torch.get_num_threads() if own else 1, 1)
+def _factors(weight: Tensor, m: int) -> Tensor:
+    """w -> G w G' as a matrix [G, (m + 2)^2, 9]: one for each thread, or for all of them."""
+    g = torch.tensor(_matrices(m)[2], dtype=weight.dtype)
+    factors = torch.kron(g, g)
+    own = len(factors) * weight.shape[0] * weight.shape[1] <= _OWN_MATRICES
+    return factors.expand(torch.get_num_threads() if own else 1, -1, -1)
+
+
+Rows = list[list[float]]
+
+
+@cache
+def _matrices(m: int) -> tuple[Rows, Rows, Rows]:
+    """A', B' and G."""
+    points = _POINTS[m]
+    others = {p: [q for q in points if q != p] for p in points}
+    a = [[*(p**i for p in points), float(i == m - 1)] for i in range(m)]
+    b = [[*np.poly(others[p])[::-1].tolist(), 0.0] for p in points] + [np.poly(points)[::-1].tolist()]
+    g = [[p**i / prod(p - q for q in others[p]) for i in range(3)] for p in points] + [[0.0, 0.0, 1.0]]
+    return a, b, g
 
 
 def _channels_last(x: Tensor) -> Tensor:
@@ -142,19 +165,21 @@ def _empty_output(x: Tensor, channels: int) -> Tensor:
     return x.new_empty(n, height, width, channels)
 
 
-def _chunks(x: Tensor, y: Tensor, groups: int) -> Iterator[tuple[Tensor, Tensor, int, "_Room"]]:
-    """Images of x and y in groups, bands of y where they are large, the first row of the band, and room for its tiles."""
+def _chunks(x: Tensor, y: Tensor, matrices: Tensor) -> Iterator[tuple[Tensor, Tensor, int, "_Room"]]:
+    """Images of x and y in groups, bands of y where they are large, a band's first row, and room for its tiles."""
+    groups, elements = matrices.shape[:2]
+    m = isqrt(elements) - 2
     least = _TILES * torch.get_num_threads() // groups
-    wanted = max(least, _CACHED // (16 * (x.shape[3] + y.shape[3])))  # tiles of a group
-    tall, wide = x.shape[1] // 2, x.shape[2] // 2
+    wanted = max(least, _CACHED // (elements * (x.shape[3] + y.shape[3])))  # tiles of a group
+    tall, wide = x.shape[1] // m, x.shape[2] // m
     size = max(1, wanted // (tall * wide))  # images of a group
-    band = 2 * max(rows for rows in range(1, tall + 1) if tall % rows == 0 and (rows * wide <= wanted or rows == 1))
+    band = m * max(rows for rows in range(1, tall + 1) if tall % rows == 0 and (rows * wide <= wanted or rows == 1))
     room = None
     for images, outputs in zip(x.split(groups * size), y.split(groups * size), strict=True):
         shape = (-1, groups) if len(images) % groups == 0 else (-1, 1)
         images, outputs = (i.unflatten(0, shape).transpose(0, 1) for i in (images, outputs))
         if room is None or images.shape[:2] != room.padded.shape[:2]:
-            room = _Room(images, outputs, band)
+            room = _Room(images, outputs, band, m)
         for top in range(0, x.shape[1], band):
             yield images, outputs[:, :, top : top + band], top, room
 
@@ -162,39 +187,43 @@ def _chunks(x: Tensor, y: Tensor, groups: int) -> Iterator[tuple[Tensor, Tensor,
 class _Room:
     """Memory for the tiles of a few images, or bands of them, used again by the next."""
 
-    def __init__(self, images: Tensor, outputs: Tensor, height: int) -> None:
+    def __init__(self, images: Tensor, outputs: Tensor, height: int, m: int) -> None:
         groups, n, _, width, channels = images.shape
-        self.height, tall, wide = height, height // 2, width // 2
+        self.height, self.m = height, m
+        self.a, self.b, _ = _matrices(m)
+        side, tall, wide = m + 2, height // m, width // m
         self.padded = images.new_zeros(groups, n, height + 2, width + 2, channels)
-        self.tiles = images.new_empty(groups, 4, 4, n, tall, wide, channels)
-        self.products = images.new_empty(groups, 4, 4, n, tall, wide, outputs.shape[4])
-        shapes = [(4, n, tall, width + 2, channels), (4, n, tall, width, outputs.shape[4])]
+        self.tiles = images.new_empty(groups, side, side, n, tall, wide, channels)
+        self.products = images.new_empty(groups, side, side, n, tall, wide, outputs.shape[4])
+        shapes = [(side, n, tall, width + 2, channels), (side, n, tall, width, outputs.shape[4])]
         between = images.new_empty(groups, max(map(prod, shapes)))  # for the one or the other
         self.rows, self.output_rows = (between[:, : prod(shape)].unflatten(1, shape) for shape in shapes)
 
     def transformed(self, images: Tensor, top: int) -> Tensor:
-        """B' d B of every tile of the band at row `top`: [16 G, tiles, C]."""
-        height, width = self.height, images.shape[3]
+        """B' d B of every tile of the band at row `top`: [G (m + 2)^2, tiles, C]."""
+        height, width, m = self.height, images.shape[3], self.m
         above, below = max(0, 1 - top), max(0, top + height + 1 - images.shape[2])  # rows that lie outside
         inside = self.padded[:, :, above : height + 2 - below, 1:-1]
         inside.copy_(images[:, :, top - 1 + above : top + height + 1 - below])
         self.padded[:, :, :above] = 0
         self.padded[:, :, height + 2 - below :] = 0
-        _times_b([self.padded[:, :, i : i + height : 2] for i in range(4)], self.rows.unbind(1))
-        _times_b([self.rows[..., i : i + width : 2, :] for i in range(4)], self.tiles.unbind(2))
+        _multiply(self.b, [self.padded[:, :, i : i + height : m] for i in range(m + 2)], self.rows.unbind(1))
+        _multiply(self.b, [self.rows[..., i : i + width : m, :] for i in range(m + 2)], self.tiles.unbind(2))
         return _as_matrices(self.tiles)
 
     def transform_back(self, outputs: Tensor) -> None:
-        """A' m A of the products m of every tile."""
-        rows = self.output_rows.view(-1, 2, 4, *self.products.shape[3:])
-        _times_a(self.products.unbind(1), rows.unbind(1))
-        windows = outputs.unflatten(3, (-1, 2)).unflatten(2, (-1, 2)).movedim(3, 1)  # [G, 2, N, H / 2, W / 2, 2, C]
-        _times_a(rows.unbind(2), windows.unbind(5))
+        """A' p A of the products p of every tile."""
+        m = self.m
+        rows = self.output_rows.view(-1, m, m + 2, *self.products.shape[3:])
+        _multiply(self.a, self.products.unbind(1), rows.unbind(1))
+        windows = outputs.unflatten(3, (-1, m)).unflatten(2, (-1, m)).movedim(3, 1)  # [G, m, N, H / m, W / m, m, C]
+        _multiply(self.a, rows.unbind(2), windows.unbind(5))
 
     def transformed_gradients(self, grads: Tensor) -> Tensor:
-        """A g A' of every tile g of 2 x 2 gradients: [16 G, tiles, C]."""
-        _times_a_transposed(grads.unflatten(2, (-1, 2)).unbind(3), self.output_rows.unbind(1))
-        _times_a_transposed(self.output_rows.unflatten(4, (-1, 2)).unbind(5), self.products.unbind(2))
+        """A g A' of every tile g of m x m gradients: [G (m + 2)^2, tiles, C]."""
+        a = list(zip(*self.a, strict=True))
+        _multiply(a, grads.unflatten(2, (-1, self.m)).unbind(3), self.output_rows.unbind(1))
+        _multiply(a, self.output_rows.unflatten(4, (-1, self.m)).unbind(5), self.products.unbind(2))
         return _as_matrices(self.products)
 
 
@@ -202,20 +231,15 @@ def _as_matrices(tiles: Tensor) -> Tensor:
     return tiles.flatten(0, 2).flatten(1, 3)
 
 
-def _times_b(d: Sequence[Tensor], out: Sequence[Tensor]) -> None:
-    torch.sub(d[0], d[2], out=out[0])
-    torch.add(d[1], d[2], out=out[1])
-    torch.sub(d[2], d[1], out=out[2])
-    torch.sub(d[1], d[3], out=out[3])
-
-
-def _times_a(m: Sequence[Tensor], out: Sequence[Tensor]) -> None:
-    torch.add(m[0], m[1], out=out[0]).add_(m[2])
-    torch.sub(m[1], m[2], out=out[1]).sub_(m[3])
-
-
-def _times_a_transposed(g: Sequence[Tensor], out: Sequence[Tensor]) -> None:
-    out[0].copy_(g[0])
-    torch.add(g[0], g[1], out=out[1])
-    torch.sub(g[0], g[1], out=out[2])
-    torch.neg(g[1], out=out[3])
+def _multiply(matrix: Iterable[Sequence[float]], vector: Sequence[Tensor], out: Sequence[Tensor]) -> None:
+    """A matrix times a vector of tensors."""
+    for row, result in zip(matrix, out, strict=True):
+        terms = [(factor, x) for factor, x in zip(row, vector, strict=True) if factor]
+        (factor, x), *rest = sorted(terms, key=lambda term: term[0] != 1)  # 1 first: it needs no multiplication
+        if factor == 1 and rest:
+            (factor, other), *rest = rest
+            torch.add(x, other, alpha=factor, out=result)
+        else:
+            torch.mul(x, factor, out=result)
+        for factor, x in rest:
+            result.add_(x, alpha=factor)
