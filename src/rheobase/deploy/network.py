@@ -171,16 +171,12 @@ class Network(nn.Module):
 
     def _scales_left_to_neurons(self) -> dict[str, Tensor]:
         """Weights of the shortcuts that only neurons read: those multiply and add in one go."""
-        readers: dict[str, list[nn.Module]] = {}
-        for name, sources in self.inputs.items():
-            for source in sources:
-                readers.setdefault(source, []).append(self.nodes[name])
+        others = {s for name, node in self.nodes.items() if not isinstance(node, LIF) for s in self.inputs[name]}
+        others.add(list(self.nodes)[-1])  # which yields the logits
         return {
             name: node.weight
             for name, node in self.nodes.items()
-            if isinstance(node, Scale)
-            and node.bias is None
-            and all(isinstance(r, LIF) for r in readers.get(name, [node]))
+            if isinstance(node, Scale) and node.bias is None and name not in others
         }
 
     def _walk(
