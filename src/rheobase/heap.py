@@ -10,8 +10,8 @@ def keep_freed_memory() -> None:
     """Let freed memory wait for the next allocation, however large, instead of going back to the system.
 
     Every training step frees its tensors and asks for the same again, and pages that come fresh from the system cost a
-    page fault each: a tenth of the time of a step and more. The process keeps the most memory it ever needed. It works
-    with the GNU C library, and elsewhere does nothing.
+    page fault each. The process keeps the most memory it ever needed. It works with the GNU C library, and elsewhere
+    does nothing.
     """
     if sys.platform == "linux" and (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)):
         mallopt(_TRIM_THRESHOLD, -1)  # never
