@@ -41,7 +41,7 @@ def test_cifar10_differs_in_the_last_epochs_alone(timesteps: int) -> None:
     assert [recipe.timesteps_at(epoch) for epoch in (0, 87, 88, 109)] == [2, 2, timesteps, timesteps]
     same = {"name": two.name, "timesteps": 2, "short_timesteps": 0, "short_epochs": 0}
     assert asdict(recipe) | same == asdict(two)
-    assert (recipe.decay, recipe.loss, recipe.lr, recipe.schedule) == (0.25, "mean", 0.2, "cosine")
+    assert (recipe.decay, recipe.loss, recipe.lr, recipe.schedule) == (0.5, "mean", 0.2, "cosine")
 
 
 def test_settings_are_parsed_by_the_type_of_their_field() -> None:
