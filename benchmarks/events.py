@@ -27,7 +27,10 @@ from rheobase.runs import environment
 
 OUT = Path("results/events.json")
 WINDOW = 30_000
-MADE_UP = 4_000_000  # events
+MADE_UP = {  # evenly spread: events and microseconds
+    "made up, as dense as DVS-CIFAR10": (200_000, 1_300_000),
+    "made up, dense": (4_000_000, 1_200_000),
+}
 
 Contender = Callable[[], Any]
 
@@ -97,9 +100,9 @@ def main() -> None:
         "window_us": WINDOW,
         "recordings": [],
     }
-    for path in [*arguments.recordings, None]:
-        events = read(path) if path else _made_up()
-        name = path.name if path else "made up, evenly spread"
+    recordings = [(path.name, path, read(path)) for path in arguments.recordings]
+    recordings += [(name, None, _made_up(*size)) for name, size in MADE_UP.items()]
+    for name, path, events in recordings:
         print(f"{name}: {len(events)} events")
         row: dict[str, Any] = {"name": name, "events": len(events)}
         if path:
@@ -112,11 +115,11 @@ def main() -> None:
     arguments.out.write_text(json.dumps(content, indent=1) + "\n")
 
 
-def _made_up() -> Events:
+def _made_up(events: int, microseconds: int) -> Events:
     random = np.random.default_rng(0)
-    x, y = (random.integers(0, 128, MADE_UP).astype(np.uint16) for _ in range(2))
-    p = random.integers(0, 2, MADE_UP).astype(np.uint8)
-    return Events(np.sort(random.integers(0, 40 * WINDOW, MADE_UP)), x, y, p, 128, 128)
+    x, y = (random.integers(0, 128, events).astype(np.uint16) for _ in range(2))
+    p = random.integers(0, 2, events).astype(np.uint8)
+    return Events(np.sort(random.integers(0, microseconds, events)), x, y, p, 128, 128)
 
 
 def _peer(module: str) -> ModuleType | None:
