@@ -21,7 +21,17 @@ from rheobase.deploy.network import Network
 from rheobase.deploy.quantize import quantize
 from rheobase.runs import Run, load_data
 from rheobase.train import choose_device
-from rheobase.verify import LOSS, LOSS_INT8, accuracy, calibration_images, folded, open_file, testing, verify
+from rheobase.verify import (
+    LOSS,
+    LOSS_INT8,
+    accuracy,
+    calibration_images,
+    first_images,
+    folded,
+    open_file,
+    testing,
+    verify,
+)
 
 
 def measure(run: Run, data: Path | None, device: torch.device, images: int, simulated: int) -> dict[str, Any]:
@@ -31,8 +41,7 @@ def measure(run: Run, data: Path | None, device: torch.device, images: int, simu
     shape = tuple(network.info["shape"])
     versions: dict[str, Network] = {"folded": network, "int8": quantize(network, calibration_images(recipe, dataset))}
 
-    first, _ = next(iter(testing(recipe, dataset, torch.device("cpu"), torch.float64)))
-    x = first[:images] if first.ndim == 4 else first[:, :images]
+    x = first_images(recipe, dataset, images)
     trained: float | None = None
     result: dict[str, Any] = {}
     with TemporaryDirectory() as folder:

@@ -83,6 +83,25 @@ def test_a_changed_file_is_found_out(run, tmp_path):
     assert "NOT the same network" in result.output
 
 
+def test_other_logits_are_not_the_same_network(run, tmp_path):
+    from rheobase.deploy import file
+
+    call("fold", run, "--out", tmp_path / "net.safetensors")
+    network = file.load(tmp_path / "net.safetensors")
+    with torch.no_grad():
+        for parameter in network.nodes["head_decode"].parameters():
+            parameter *= 7
+    file.save(network, tmp_path / "net.safetensors")
+    output = call("verify", tmp_path / "net.safetensors", run, "--images", 4).output
+    assert "verdict: as accurate as the trained network" in output
+
+
+def test_more_images_than_a_batch_has(run):
+    assert call("export", run, "--to", "nir").exit_code == 0
+    output = call("verify", run / "network.nir", run, "--images", 500, "--simulate", 1).output
+    assert "spike for spike" in output
+
+
 def test_a_file_of_another_run_is_refused(run, tmp_path):
     from rheobase.deploy import file
 

@@ -40,6 +40,17 @@ def uniform(*rows: list[float]) -> torch.Tensor:
     return torch.tensor(rows)
 
 
+def test_a_channel_that_never_changes_is_not_divided_by_zero() -> None:
+    images = torch.randint(0, 256, (7, 3, 4, 5), dtype=torch.uint8)
+    images[:, 1] = 9
+    assert channel_moments(images)[1][1] == 1.0
+
+
+def test_a_size_that_a_data_set_does_not_have() -> None:
+    with pytest.raises(ValueError, match="data set 'digits' has images of 8 x 8, not 32"):
+        data.load("digits", size=32)
+
+
 def test_crop_moves_an_image_and_brings_in_zeros() -> None:
     images = torch.arange(1.0, 25.0).view(1, 2, 3, 4).expand(3, -1, -1, -1)
     rows = uniform([0.5, 0.5, 0.9], [0.0, 0.5, 0.9], [0.5, 0.99, 0.9])  # stay; content down; content left

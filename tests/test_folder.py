@@ -9,6 +9,7 @@ import warnings
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -97,6 +98,13 @@ def test_every_kind_of_picture_becomes_three_colours(tmp_path: Path, mode: str) 
     (white,) = folder.Files([path], torch.zeros(1), 5).read(torch.tensor([0]))
     assert white.shape == (3, 5, 5)
     assert white.min() >= 254
+
+
+def test_grey_of_16_bits_keeps_its_shades(tmp_path: Path) -> None:
+    ramp = np.linspace(0, 65535, 64, dtype=np.uint16).reshape(8, 8)
+    Image.fromarray(ramp).save(tmp_path / "ramp.png")
+    pixels = np.frombuffer(decoding.decode((str(tmp_path / "ramp.png"), 8, 1.0, None)), np.uint8).reshape(8, 8, 3)
+    assert np.abs(pixels - ramp[:, :, None] / 256).max() <= 1
 
 
 def test_large_pictures_keep_the_pixels_of_a_small_part(tmp_path: Path) -> None:

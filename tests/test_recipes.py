@@ -35,6 +35,14 @@ def test_settings_of_the_paper(name: str, network: str, timesteps: int, batch_si
     assert (recipe.nesterov, recipe.loss, recipe.decay) == (False, "mean", 0.25)
 
 
+def test_a_recipe_of_another_version_names_its_file() -> None:
+    settings = asdict(recipes.demo())
+    assert Recipe.of(settings, "r.json") == recipes.demo()
+    for wrong in (settings | {"colour": "red"}, {"name": "demo"}):
+        with pytest.raises(ValueError, match=r"^r\.json: no recipe of this version"):
+            Recipe.of(wrong, "r.json")
+
+
 @pytest.mark.parametrize("timesteps", [2, 4, 6])
 def test_cifar10_differs_in_the_last_epochs_alone(timesteps: int) -> None:
     recipe, two = recipes.get(f"cifar10_resnet19_t{timesteps}"), recipes.get("cifar10_resnet19_t2")

@@ -14,11 +14,12 @@ import torch
 from deploy.networks import randomise
 from typer.testing import CliRunner
 
-from rheobase import checkpoint, recipes
+from rheobase import checkpoint, inspection, recipes
 from rheobase.cli import app
 from rheobase.data import load
+from rheobase.deploy.agreement import record
 from rheobase.report import render, svg
-from rheobase.runs import Run
+from rheobase.runs import Run, load_network
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 FLAGS = [
@@ -80,6 +81,17 @@ def test_page_has_everything_and_loads_nothing(page: str) -> None:
     assert "60.00 %" in page
     assert not re.search(r"""(src|href)=["'](?!data:)|@import|url\(|https?://""", page)
     assert len(page.encode()) < 3e6
+
+
+def test_rasters_are_of_the_trained_network(run: Path) -> None:
+    samples = inspection.inspect_run(run, images=40)["samples"]
+    found = record(load_network(run), inspection.test_images(Run(run), None, 40)[0], 3)
+    probabilities = found.logits.mean(0).softmax(1)
+    for sample in samples:
+        image = (probabilities - torch.tensor(sample["probabilities"])).abs().sum(1).argmin()
+        for name, raster in sample["raster"].items():
+            own = found.spikes[name.replace(".", "_")][:, image].float()
+            assert raster == own[:, inspection._telling(own)].T.int().tolist()
 
 
 def test_labels_cannot_break_the_page() -> None:

@@ -98,7 +98,7 @@ def paper(
     item: Annotated[Item, typer.Argument(help="Figure, table or theorem of the paper, or the ablation.")],
     runs: Annotated[list[Path] | None, typer.Argument(help="Folders of runs, for tables and Fig. 6.")] = None,
     data: DataOption = None,
-    images: ImagesOption = 16,
+    images: Annotated[int | None, typer.Option(min=1, help="Test images for Fig. 6 and Table 6 of a run.")] = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="Epochs of every training of the ablation.")] = None,
     device: DeviceOption = "auto",
     out: Annotated[Path, typer.Option(help="Folder for data and pictures.")] = Path("results/paper"),
@@ -148,19 +148,27 @@ def write_report(run: Path, *, data: Path | None = None, images: int = 360, out:
 
 
 def _compute(
-    item: Item, runs: list[Path], data: Path | None, images: int, epochs: int | None, device: "torch.device"
+    item: Item, runs: list[Path], data: Path | None, images: int | None, epochs: int | None, device: "torch.device"
 ) -> "Iterable[Result]":
     """The result, after its preliminary versions where there are such."""
     from rheobase.paper import inference, theory, training
     from rheobase.paper.ablation import ablation
 
+    of_run, trains = item in (Item.fig6, Item.table6), item in (Item.fig2, Item.ablation)
+    unused = {
+        "--images": images is not None and not (of_run and runs),
+        "--epochs": epochs is not None and item is not Item.ablation,
+        "--data": data is not None and not trains and not (of_run and runs),
+    }
+    for option in (name for name, given in unused.items() if given):
+        raise ValueError(f"{item} {'without a run ' if of_run else ''}has no use for {option}; leave it out")
     if item in (Item.table1, Item.table2, Item.table3):
         return [training.table(item.value, runs)]
-    if item in (Item.fig6, Item.table6):
+    if of_run:
         if len(runs) > 1:
             raise ValueError(f"{item} looks at one run, got {len(runs)}")
         look = inference.fig6 if item is Item.fig6 else inference.table6
-        return [look(run=runs[0] if runs else None, data=data, images=images, device=device)]
+        return [look(run=runs[0] if runs else None, data=data, images=images or 16, device=device)]
     if runs:
         raise ValueError(f"{item} needs no run; leave out {runs[0]}")
     if item is Item.fig2:

@@ -25,9 +25,9 @@ def register(app: typer.Typer) -> None:
 def data(
     name: Annotated[str, typer.Argument(help="Name of a data set.")],
     root: Annotated[Path | None, typer.Option(help="Folder with its official files.")] = None,
-    size: Annotated[int, typer.Option(help="Side of the images; otherwise that of the paper.")] = 0,
-    timesteps: Annotated[int, typer.Option(help="Slices of a recording; otherwise as in the paper.")] = 0,
-    samples: Annotated[int, typer.Option(help="Pictures to show.")] = 3,
+    size: Annotated[int, typer.Option(min=0, help="Side of the images; otherwise that of the paper.")] = 0,
+    timesteps: Annotated[int, typer.Option(min=0, help="Slices of a recording; otherwise as in the paper.")] = 0,
+    samples: Annotated[int, typer.Option(min=0, help="Pictures to show.")] = 3,
     download: Annotated[bool, typer.Option("--download", help="Get the data set if it is not there.")] = False,
 ) -> None:
     """Prepare a data set, verify it and show what is there."""

@@ -69,9 +69,13 @@ def export(
     from rheobase.runs import load_data
     from rheobase.verify import calibration_images, open_network, recipe_of
 
+    if to is Format.onnx and form is not Form.canonical:
+        raise ValueError(f"an ONNX file has no form '{form}'; leave --form out")
     found = open_network(network)
     if not isinstance(found, Network):
         raise ValueError(f"{network} is exported already; give the run it came from")
+    if "shape" not in found.info:
+        raise ValueError(f"{network} does not say the shape of its images; export it again from its run")
     if int8:
         recipe = recipe_of(found)
         found = quantize(found, calibration_images(recipe, load_data(recipe, data)))

@@ -38,7 +38,8 @@ def decode(request: Request) -> bytes:
         scale = size / min(right - left, bottom - top)
         # of a large JPEG fewer pixels are decoded, where enough are left of the part
         image.draft("RGB", (ceil(image.width * scale), ceil(image.height * scale)))
-        picture = image.convert("RGB")
+        wide = image.mode.startswith("I")  # grey of 16 bits, which a plain conversion would clip
+        picture = (image.point(lambda value: value * (1 / 256)) if wide else image).convert("RGB")
     return picture.resize((size, size), images.Resampling.BILINEAR, box=box(*picture.size)).tobytes()
 
 

@@ -1,7 +1,8 @@
 """Everything there is to see inside a run, as plain data: what `analyze` prints and `report` draws."""
 
+import copy
 import json
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,7 @@ from rheobase.analysis.gradients import gradient_norms
 from rheobase.analysis.isometry import isometry
 from rheobase.analysis.operations import operations
 from rheobase.analysis.somas import observable, settle, somas
-from rheobase.data import Split
-from rheobase.data.feed import Feed
+from rheobase.data.feed import as_seen
 from rheobase.deploy import fold
 from rheobase.deploy.network import LIF, Network
 from rheobase.models import SpikingNet, build
@@ -29,11 +29,7 @@ BATCH, FEW, SAMPLES, NEURONS = 32, 8, 6, 8
 def test_images(run: Run, data: Path | None, count: int) -> tuple[Tensor, Tensor]:
     """The first `count` test images of a run as its network sees them, and their labels."""
     dataset, recipe = load_data(run.recipe(), data), run.recipe()
-    index = torch.arange(min(count, len(dataset.test)))
-    few = Split(dataset.test.read(index), dataset.test.labels[index])
-    batches = list(Feed(replace(dataset, test=few), recipe, torch.device("cpu"), torch.float32).testing())
-    images = torch.cat([x for x, _ in batches], dim=batches[0][0].ndim - 4)
-    return images, torch.cat([labels for _, labels in batches])
+    return as_seen(dataset, recipe, dataset.test, torch.arange(min(count, len(dataset.test))), torch.float32)
 
 
 def inspect_run(folder: Path, *, data: Path | None = None, images: int = 360) -> dict[str, Any]:
@@ -75,7 +71,8 @@ def inspect_run(folder: Path, *, data: Path | None = None, images: int = 360) ->
             "dense_joule": counted.dense_energy(),
             "neurobench": counted.neurobench(),
         },
-        "gradients": asdict(gradient_norms(network, [(few, labels[:FEW])], recipe.timesteps, lr=0.0)),
+        # of a copy: training mode moves the running statistics
+        "gradients": asdict(gradient_norms(copy.deepcopy(network), [(few, labels[:FEW])], recipe.timesteps, lr=0.0)),
         "graph": _graph(folded, few[..., :1, :, :, :], recipe.timesteps),
         "samples": _samples(network, x, labels, logits[: recipe.timesteps], description, recipe.timesteps),
     }

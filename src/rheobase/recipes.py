@@ -4,7 +4,7 @@ A recipe is a function that returns a `Recipe`; `RECIPES` lists them. What the p
 weight decay, padding of the crop) is ours, and the docstrings say so.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -87,6 +87,10 @@ class Recipe:
                 raise ValueError(f"{name}: expected one of {', '.join(get_args(kind))}, got '{getattr(self, name)}'")
         if self.short_epochs and not self.short_timesteps:
             raise ValueError("short_epochs needs short_timesteps: the number of timesteps in those epochs")
+        if self.short_epochs and self.short_timesteps > self.timesteps:
+            raise ValueError(f"short_timesteps: expected at most {self.timesteps}, got {self.short_timesteps}")
+        if self.nesterov and not self.momentum:
+            raise ValueError("nesterov needs momentum; use nesterov=false")
         if self.alternate_flip and not self.flip:
             raise ValueError("alternate_flip needs flip=true")
 
@@ -94,6 +98,14 @@ class Recipe:
         for name in names:
             if not good(getattr(self, name)):  # a NaN is never good
                 raise ValueError(f"{name}: expected {what}, got {getattr(self, name)}")
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any], source: object) -> "Recipe":
+        """The recipe with these settings, which come from the file `source`."""
+        try:
+            return cls(**settings)
+        except TypeError as error:
+            raise ValueError(f"{source}: no recipe of this version of rheobase ({error})") from None
 
     def timesteps_at(self, epoch: int) -> int:
         return self.short_timesteps if epoch < self.short_epochs else self.timesteps

@@ -53,7 +53,7 @@ class Run:
         return cls(folder)
 
     def recipe(self) -> Recipe:
-        return Recipe(**self._read_json("recipe.json"))
+        return Recipe.of(self._read_json("recipe.json"), self.folder / "recipe.json")
 
     def network(self) -> SpikingNet:
         """The network of this run, without its weights, in the memory order that convolutions prefer."""
@@ -113,7 +113,9 @@ def load_network(folder: Path) -> SpikingNet:
     saved = checkpoint.latest(run.checkpoints)
     if saved is None:
         raise ValueError(f"{folder} has no checkpoint yet: its first epoch was not finished")
-    network.load_state_dict(saved.tensors["weights"])
+    weights = saved.tensors["weights"]
+    first, _ = next(network.named_parameters())
+    network.to(weights[first].dtype).load_state_dict(weights)
     return network.eval()
 
 

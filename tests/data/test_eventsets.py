@@ -1,6 +1,7 @@
 """Data sets of recordings in their official layouts, made up here: labels, splits, times, damage."""
 
 import gzip
+import shutil
 from pathlib import Path
 from struct import pack
 
@@ -120,6 +121,13 @@ def test_nmnist_folders_and_arrays_agree(tmp_path: Path) -> None:
     for a, b in ((folder.train, arrays.train), (folder.test, arrays.test)):
         assert a.labels.tolist() == b.labels.tolist() == list(range(10))
         assert torch.equal(a.read(torch.arange(10)), b.read(torch.arange(10)))
+    damaged = columns | {"x": np.where(np.arange(offsets[-1]) == 5, 77, columns["x"])}
+    np.savez(tmp_path / "damaged.npz", **damaged, offsets=offsets, labels=labels, is_test=is_test)
+    with pytest.warns(UserWarning, match="outside 1"):
+        assert load("nmnist", tmp_path / "damaged.npz").skipped == {"outside": 1}
+    np.savez(tmp_path / "below.npz", **columns, offsets=offsets, labels=[-1, *labels[1:]], is_test=is_test)
+    with pytest.raises(ValueError, match="labels from 0 to 9"):
+        load("nmnist", tmp_path / "below.npz")
     np.savez(tmp_path / "bad.npz", **columns, offsets=offsets[:-1], labels=labels, is_test=is_test)
     with pytest.raises(ValueError, match="one label and one is_test"):
         load("nmnist", tmp_path / "bad.npz")
@@ -155,6 +163,10 @@ def test_mnist(tmp_path: Path, packed: bool) -> None:
     assert found.train.shape == (1, 28, 28)
     assert np.array_equal(found.test.read(torch.arange(3))[:, 0].numpy(), pixels["t10k"])
     assert found.train.labels.tolist() == list(range(7))
+    shutil.copytree(tmp_path, tmp_path / "both" / "MNIST" / "raw", ignore=shutil.ignore_patterns("both"))
+    assert load("mnist", tmp_path / "both").name == "mnist"
+    with pytest.raises(ValueError, match="no fashion-mnist in"):
+        load("fashion-mnist", tmp_path / "both")
     path = next(tmp_path.glob("train-images*"))
     if not packed:
         path.write_bytes(path.read_bytes()[:-1])

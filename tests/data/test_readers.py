@@ -3,6 +3,7 @@
 import io
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -117,13 +118,35 @@ def test_offset_in_a_packet() -> None:
         ("b.aedat", b"#!AER-DAT3.1\r\n#!END-HEADER\r\n" + b"\xff" * 28, "garbage packet header at byte 28"),
         ("c.bin", b"", "no events at byte 0"),
         ("d.npz", b"PK", "not a whole .npz"),
-        ("e.aedat", b"#!AER-DAT1.0\r\n", "no recording of a known format at byte 0"),
+        ("e.aedat", b"#!AER-DAT1.0\r\n", "no recording of a known format .* at byte 0"),
     ],
 )
 def test_what_is_no_recording(name: str, content: bytes, message: str) -> None:
     with pytest.raises(ValueError, match=message) as error:
         decode(content, name)
     assert str(error.value).startswith(name)
+
+
+@pytest.mark.parametrize("wrong", [2**32 - 1, 0])
+def test_one_wrong_time_costs_one_event(wrong: int) -> None:
+    events = recording(9, 67)
+    t = events.t.copy()
+    t[40] = wrong
+    with pytest.raises(ValueError, match=f"running backwards, from {max(wrong, t[39])} to {min(wrong, t[41])} us,"):
+        decode(recordings.aedat_2(replace(events, t=t)), "a.aedat")
+    kept = decode(recordings.aedat_2(replace(events, t=t)), "a.aedat", on_error="skip")
+    assert kept.t.tolist() == np.delete(events.t, 40).tolist()
+    assert kept.skipped == {"backwards": 1}
+
+
+def test_the_clock_of_aedat_2_starts_again() -> None:
+    events = recording(9, 67)
+    late = replace(events, t=events.t + 2**32 - int(events.t[40]))
+    assert decode(recordings.aedat_2(replace(late, t=late.t % 2**32)), "a.aedat").t.tolist() == late.t.tolist()
+
+
+def test_a_file_of_nothing_is_skipped_where_asked() -> None:
+    assert decode(b"", "a.aedat", on_error="skip").skipped == {"header": 1, "empty": 1}
 
 
 def test_npz_without_a_size() -> None:

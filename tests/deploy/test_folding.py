@@ -2,10 +2,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from rheobase.analysis.variants import NeuNorm, NoNorm, StepNorm, UnitAlpha, UnscaledNorm
 from rheobase.deploy.agreement import agreement, record
 from rheobase.deploy.folding import fold
 from rheobase.deploy.network import LIF, Network, Scale
-from rheobase.models import MODELS, BasicBlock
+from rheobase.models import MODELS, BasicBlock, build
 from rheobase.nn import AvgPool2d, Conv2d, Soma
 
 from .networks import SMALL, images, randomise, tiny, trained_like
@@ -115,6 +116,9 @@ def test_a_layer_that_cannot_be_mapped_is_named():
     model.body[2].soma1 = nn.ReLU()
     with pytest.raises(ValueError, match=r"body\.2\.soma1 \(ReLU\)"):
         fold(model)
+    for variant in (NoNorm, NeuNorm, StepNorm, UnitAlpha, UnscaledNorm):
+        with pytest.raises(ValueError, match=rf"soma \({variant.__name__}\); expected a Soma"):
+            fold(build("resnet8", soma=variant))
     model = tiny()
     model.head.pool = AvgPool2d(3, 2, 1, count_include_pad=False)
     with pytest.raises(ValueError, match=r"head\.pool \(AvgPool2d\)"):

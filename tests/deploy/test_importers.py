@@ -200,3 +200,15 @@ def test_checkpoints_are_read_without_running_code(tmp_path):
         with pytest.raises(ValueError, match=name):
             read_state(tmp_path / name)
     assert not (tmp_path / "executed").exists()
+
+
+def test_a_bias_that_they_do_not_have_is_none():
+    theirs = randomised(Other(ExplicitNorm, Neuron))
+    state = theirs.state_dict()
+    with_zeros = {
+        name: torch.zeros_like(t) if name == f"{NAMES['head.decode']}.bias" else t for name, t in state.items()
+    }
+    without = {name: t for name, t in state.items() if name != f"{NAMES['head.decode']}.bias"}
+    assert len(without) == len(state) - 1
+    expected, found = (ours(s, style="explicit")(sequence()) for s in (with_zeros, without))
+    assert torch.equal(expected, found)

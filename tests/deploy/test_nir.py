@@ -73,6 +73,10 @@ def test_what_nir_cannot_express_is_named():
     nodes = {"grouped": nn.Conv2d(2, 2, 3, groups=2), "neurons": LIF(0.25, torch.ones(2))}
     with pytest.raises(ValueError, match="'grouped'"):
         rheobase_nir.to_nir(Network(nodes, {"grouped": [INPUT], "neurons": ["grouped"]}), SHAPE)
+    network = fold(tiny())
+    network.nodes["head_pool"].divisor_override = 3
+    with pytest.raises(ValueError, match=r"'head_pool'.*divides by 3"):
+        rheobase_nir.to_nir(network, SHAPE)
     with pytest.raises(ValueError, match="unknown form 'other'"):
         rheobase_nir.to_nir(fold(tiny()), SHAPE, "other")
 

@@ -1,9 +1,11 @@
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from rheobase.deploy import onnx as rheobase_onnx
 from rheobase.deploy.folding import fold
+from rheobase.deploy.network import INPUT, LIF, Network
 from rheobase.deploy.quantize import quantize
 
 from .networks import SMALL, images, tiny, trained_like
@@ -44,6 +46,14 @@ def test_float32_uses_the_convolution_operator(tmp_path):
     assert "MatMul" in operators  # linear layers
     x = images(3, 2, 7).float()
     torch.testing.assert_close(session(x, 1), network(x, 1), rtol=0, atol=1e-4)
+
+
+def test_a_network_without_convolutions(tmp_path):
+    synapses = {"in": nn.Linear(2 * 7 * 7, 5), "out": nn.Linear(5, 3)}
+    nodes = {"flatten": nn.Flatten(), "in": synapses["in"], "a": LIF(0.25, torch.ones(5)), "out": synapses["out"]}
+    network = Network(nodes, {"flatten": [INPUT], "in": ["flatten"], "a": ["in"], "out": ["a"]}).requires_grad_(False)
+    x = images(4, 2, 7).float()
+    torch.testing.assert_close(exported(network, tmp_path, (2, 7, 7))(x, 3), network(x, 3), rtol=0, atol=1e-5)
 
 
 def test_a_quantised_network_is_exact(tmp_path):

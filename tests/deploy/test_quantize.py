@@ -150,3 +150,50 @@ def test_sums_that_may_not_fit_are_named():
     inputs = {"flatten": [INPUT], "wide": ["flatten"], "neurons": ["wide"], "readout": ["neurons"]}
     with pytest.raises(ValueError, match="'neurons' may not fit"):
         quantize(Network(nodes | {"readout": readout}, inputs), torch.randn(1, 4, 256, 256).double())
+
+
+def small(nodes: dict, inputs: dict) -> Network:
+    return Network({name: node.double() for name, node in nodes.items()}, inputs)
+
+
+def test_a_channel_with_hardly_any_weights_is_quantised():
+    torch.manual_seed(0)
+    first, readout = torch.nn.Conv2d(2, 3, 3), torch.nn.Conv2d(3, 5, 5)
+    with torch.no_grad():
+        first.weight[1] *= 1e-9
+        first.bias[1] = -0.3
+    inputs = {"first": [INPUT], "neurons": ["first"], "readout": ["neurons"]}
+    network = small({"first": first, "neurons": LIF(0.25, torch.full((3,), 0.5)), "readout": readout}, inputs)
+    x = images(6, 2, 7)
+    expected, found = (record(n, x, 2).spikes["neurons"] for n in (network, quantize(network, x)))
+    assert expected.any()
+    assert not expected[:, :, 25:50].any()  # 25 neurons each; the second channel is silent
+    assert (expected != found).double().mean() < 0.02
+
+
+def test_wiring_that_has_no_integers_is_named():
+    def conv(channels: int, out: int) -> torch.nn.Conv2d:
+        return torch.nn.Conv2d(channels, out, 1)
+
+    neurons = {name: LIF(0.25, torch.ones(3)) for name in ("a", "b")}
+    twice = {"conv": conv(2, 3), **neurons, "readout": conv(3, 5)}
+    inputs = {"conv": [INPUT], "a": ["conv"], "b": ["conv"], "readout": ["b"]}
+    with pytest.raises(ValueError, match="'conv' leads to more than one layer of neurons"):
+        quantize(small(twice, inputs), images(6, 2, 7))
+    chain = {"one": conv(2, 4), "two": conv(4, 3), "a": neurons["a"], "readout": conv(3, 5)}
+    inputs = {"one": [INPUT], "two": ["one"], "a": ["two"], "readout": ["a"]}
+    with pytest.raises(ValueError, match="'two' cannot follow 'one'"):
+        quantize(small(chain, inputs), images(6, 2, 7))
+
+
+def test_neurons_that_leak_a_little_still_leak():
+    inputs = {"stem": [INPUT], "fast": ["stem"], "conv": ["fast"], "slow": ["conv"], "readout": ["slow"]}
+    for decay, expected in ((0.9985, 255 / 256), (1.0, 1.0)):
+        nodes = {
+            "stem": torch.nn.Conv2d(2, 4, 1),
+            "fast": LIF(0.25, torch.ones(4)),
+            "conv": torch.nn.Conv2d(4, 3, 1),
+            "slow": LIF(decay, torch.ones(3)),
+            "readout": torch.nn.Conv2d(3, 5, 1),
+        }
+        assert quantize(small(nodes, inputs), images(6, 2, 7)).nodes["slow"].decay == expected

@@ -26,17 +26,24 @@ def load(
         return _events(name, path, download, size=size, timesteps=timesteps, **options)
     if options:
         raise ValueError(f"data set '{name}' has no option {min(options)}; those are for {', '.join(EVENTS)}")
-    if name == "digits":
-        return digits.load()
-    if name in cifar.LAYOUTS:
-        return cifar.load(name, path, download)
-    if name in mnist.CLASSES:
-        return mnist.load(name, path)
+    if name in ("digits", *cifar.LAYOUTS, *mnist.CLASSES):
+        found = _images(name, path, download)
+        if size not in (0, found.size):
+            raise ValueError(f"data set '{name}' has images of {found.size} x {found.size}, not {size}; leave size out")
+        return found
     if name in ("imagenet", "folder"):
         if size < 1:
-            raise ValueError(f"data set '{name}' needs a size for its images; use --set image_size=32, for example")
+            raise ValueError(
+                f"data set '{name}' needs a size for its images; give one, 32 for example (train: --set image_size=32)"
+            )
         return folder.load_large(path, size) if name == "imagenet" else folder.load(path, size)
     raise ValueError(f"unknown data set '{name}'; choose one of {', '.join(DATASETS)}")
+
+
+def _images(name: str, path: Path, download: bool) -> Dataset:
+    if name == "digits":
+        return digits.load()
+    return cifar.load(name, path, download) if name in cifar.LAYOUTS else mnist.load(name, path)
 
 
 def _events(name: str, path: Path, download: bool, **options: Any) -> Dataset:

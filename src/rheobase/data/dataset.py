@@ -82,13 +82,13 @@ class Dataset:
 
 
 def channel_moments(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation of every channel of uint8 images [N, C, H, W]."""
+    """Mean and standard deviation of every channel of uint8 images [N, C, H, W]; 1 for one that never changes."""
     values = images.movedim(1, 0).flatten(1)
     counts = [row.bincount(minlength=256).double() for row in values]  # exact, and small for any number of images
     levels = counts[0].new_tensor(range(256))
     means = [float((c * levels).sum() / c.sum()) for c in counts]
     variances = [float((c * (levels - m) ** 2).sum() / c.sum()) for c, m in zip(counts, means, strict=True)]
-    return tuple(means), tuple(v**0.5 for v in variances)
+    return tuple(means), tuple(v**0.5 or 1.0 for v in variances)
 
 
 def ahead(items: Iterable[Item], number: int = AHEAD) -> Iterator[Item]:

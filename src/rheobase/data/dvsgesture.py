@@ -5,6 +5,7 @@ training and testing: 1176 and 288 gestures.
 """
 
 import csv
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -71,4 +72,4 @@ def _trials(folder: Path, name: str) -> list[Path]:
 def _from_file(path: Path, clips: list[Clip], slicing: Slicing) -> Made:
     events = read(path, on_error="skip")
     result = made([events.between(a, b) for _, a, b in clips], slicing, [a for _, a, _ in clips])
-    return Made(result.frames, result.events, result.seconds, dict(events.skipped), result.clipped)
+    return replace(result, skipped=dict(events.skipped))

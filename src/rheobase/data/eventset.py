@@ -1,6 +1,7 @@
 """What data sets of event recordings share: how they are sliced, and what is reported of them."""
 
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -107,16 +108,16 @@ def made(recordings: Sequence[Events], slicing: Slicing, starts: Sequence[int | 
         )
         clipped += int((counts > 255).sum())
         frames[i] = np.minimum(counts, 255)
-    numbers = [len(e) for e in recordings]
+    numbers, skipped = [len(e) for e in recordings], Counter[str]()
+    for e in recordings:
+        skipped.update(e.skipped)
     seconds = [float(e.t[-1] - e.t[0]) / 1e6 if len(e) else 0.0 for e in recordings]
-    return cache.Made(frames, numbers, seconds, clipped=clipped)
+    return cache.Made(frames, numbers, seconds, dict(skipped), clipped)
 
 
 def from_file(path: Path, slicing: Slicing) -> cache.Made:
     """The one recording in a file, without what is damaged in it."""
-    events = read(path, on_error="skip")
-    result = made([events], slicing)
-    return cache.Made(result.frames, result.events, result.seconds, dict(events.skipped), result.clipped)
+    return made([read(path, on_error="skip")], slicing)
 
 
 def jobs_of_files(paths: Iterable[Path], slicing: Slicing) -> list[Callable[[], cache.Made]]:

@@ -5,13 +5,14 @@ Order and augmentation of an epoch follow from seed and epoch alone, so a run ca
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from rheobase.data.augment import COLUMNS, crop_flip, cutout, shift_in_time
-from rheobase.data.dataset import AHEAD, Dataset, Split, ahead
+from rheobase.data.dataset import AHEAD, Dataset, Source, Split, ahead
 from rheobase.data.policy import trivial_augment
 from rheobase.recipes import Recipe
 
@@ -25,6 +26,16 @@ Images = Callable[[], Tensor]
 def generator(*key: int) -> torch.Generator:
     """A random generator on the CPU for that key; similar keys give unrelated numbers."""
     return torch.Generator().manual_seed(int(np.random.SeedSequence(key).generate_state(1)[0]))
+
+
+def as_seen(
+    dataset: Dataset, recipe: Recipe, source: Source, index: Tensor, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """Images of a source as the network sees them in use, not augmented, and their labels; on the CPU."""
+    few = replace(dataset, test=Split(source.read(index), source.labels[index]))
+    batches = list(Feed(few, recipe, torch.device("cpu"), dtype).testing())
+    images = torch.cat([x for x, _ in batches], dim=batches[0][0].ndim - 4)
+    return images, torch.cat([labels for _, labels in batches])
 
 
 class Feed:

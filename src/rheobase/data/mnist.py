@@ -17,11 +17,12 @@ CLASSES = {
         "T-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot",
     ),
 }  # fmt: skip
+FOLDERS = {"mnist": "MNIST", "fashion-mnist": "FashionMNIST"}  # of torchvision
 
 
 def load(name: str, root: Path) -> Dataset:
     """From `root` or a folder of the usual name in it; files may be packed with gzip."""
-    folders = [root, root / name, root / "MNIST" / "raw", root / "FashionMNIST" / "raw"]
+    folders = [root, root / name, root / FOLDERS[name] / "raw"]
     folder = next((f for f in folders if any(f.glob("train-images*"))), None)
     if folder is None:
         raise ValueError(f"no {name} in {root}: expected train-images-idx3-ubyte and the three other official files")

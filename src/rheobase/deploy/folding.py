@@ -104,7 +104,7 @@ class _Graph:
         )
 
     def soma(self, path: str, soma: nn.Module, branches: list[_Branch]) -> str:
-        if not isinstance(soma, Soma):
+        if not isinstance(soma, Soma) or type(soma).forward is not Soma.forward:
             raise ValueError(f"fold: cannot map {path} ({type(soma).__name__}); expected a Soma")
         if len(branches) != soma.branches:
             raise ValueError(f"fold: {path} expects {soma.branches} branches, got {len(branches)}")

@@ -94,6 +94,8 @@ def import_state(
             if f"{prefix}.bias" in state:
                 bias = take(prefix, "bias", module.weight.shape[:1])
                 module.bias = nn.Parameter(bias.to(module.weight))
+            elif module.bias is not None:
+                module.bias.zero_()
         elif isinstance(module, Soma):
             for branch in range(module.branches):
                 key, own = f"{path}.{branch}", module.branches**-0.5 * module.v_th

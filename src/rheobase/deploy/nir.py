@@ -110,6 +110,8 @@ def _to_node(node: nn.Module, shape_in: Shape, shape: Shape, form: str) -> Any:
         weight = _numpy(node.weight)
         return nir.Affine(weight, np.zeros(len(weight), weight.dtype) if node.bias is None else _numpy(node.bias))
     if isinstance(node, nn.AvgPool2d):
+        if node.divisor_override not in (None, 1):
+            raise ValueError(f"a pooling that divides by {node.divisor_override}")
         kernel, stride, padding = (np.broadcast_to(v, 2).copy() for v in (node.kernel_size, node.stride, node.padding))
         return (nir.SumPool2d if node.divisor_override == 1 else nir.AvgPool2d)(kernel, stride, padding)
     if isinstance(node, nn.AdaptiveAvgPool2d):

@@ -101,7 +101,7 @@ def _check_is_ours(model: Any) -> None:
     if foreign or model.functions or any(node.domain for node in graph.node):
         raise ValueError(f"it uses operators of others: {', '.join(sorted(foreign))}")
     sizes = [d.dim_value for value in graph.input for d in value.type.tensor_type.shape.dim]
-    paddings = [n for node in graph.node for a in node.attribute for n in a.ints]
+    paddings = [0] + [n for node in graph.node for a in node.attribute for n in a.ints]
     padded_by = {node.input[1] for node in graph.node if node.op_type == "Pad"}
     for tensor in graph.initializer:
         if tensor.data_location or tensor.external_data:

@@ -8,6 +8,8 @@ has one unit for all classes, so its sums can be compared as they are. Images ar
 The result is a `Network` whose numbers are such integers (over a power of two), held in float64, which is exact.
 """
 
+from collections import Counter
+
 import torch
 from torch import Tensor, nn
 
@@ -21,6 +23,7 @@ _ONE = 2.0**FRACTION_BITS
 _LARGEST = 127
 
 
+@torch.no_grad()
 def quantize(network: Network, images: Tensor) -> Network:
     """The integer version of `network` for inputs like `images` [N, C, H, W] or [T, N, C, H, W]; no labels needed."""
     if images.ndim not in (4, 5) or images.numel() == 0:
@@ -30,6 +33,7 @@ def quantize(network: Network, images: Tensor) -> Network:
     exact = lower(network, tuple(images.shape[-3:])).double().cpu()
     input_unit = _input_unit(images)
     convolutions = {name: node for name, node in exact.nodes.items() if isinstance(node, nn.Conv2d)}
+    _check(exact)
     for name, conv in convolutions.items():  # a convolution reads spikes, or multiples of the input unit
         if exact.inputs[name] == (INPUT,):
             conv.weight.mul_(input_unit)
@@ -41,11 +45,14 @@ def quantize(network: Network, images: Tensor) -> Network:
             weights = [conv.weight for source, conv in synapses.items() if source not in wide]
             # identity shortcuts alone are wide enough in any unit
             unit = int8_unit(weights) if weights else node.v_th / _LARGEST
+            steps = STEPS if node.decay == 1 else 1 / (1 - node.decay)
+            # a channel with hardly any weights needs no unit as fine as they are
+            level = torch.stack([node.v_th, *(c.bias.abs() for c in synapses.values() if c.bias is not None)]).amax(0)
+            unit = torch.maximum(unit, level * steps / 2**22)
             for source, conv in synapses.items():
                 nodes[source] = _in_units(conv, unit, wide=source in wide)
             nodes[name] = _neurons(node, unit)
             sums = [_largest_sum(nodes[source], of_image=exact.inputs[source] == (INPUT,)) for source in synapses]
-            steps = STEPS if node.decay == 1 else 1 / (1 - node.decay)
             if sum(sums) * steps * _ONE >= 2**31:
                 raise ValueError(f"quantize: the sums of '{name}' may not fit 32 bits")
     *_, (last, readout) = convolutions.items()
@@ -53,6 +60,18 @@ def quantize(network: Network, images: Tensor) -> Network:
     nodes[last] = _in_units(readout, torch.full((len(readout.weight),), logit_unit).double(), wide=False)
     ordered = {name: nodes[name] for name in exact.nodes}
     return Network(ordered, exact.inputs, input_unit=input_unit, logit_unit=logit_unit, info=network.info).eval()
+
+
+def _check(network: Network) -> None:
+    """Raise a ValueError unless synapses lead from the image or from neurons to one layer of neurons each."""
+    read = Counter(source for sources in network.inputs.values() for source in sources)
+    for name, node in network.nodes.items():
+        for source in network.inputs[name]:
+            from_synapse = source != INPUT and not isinstance(network.nodes[source], LIF)
+            if from_synapse != isinstance(node, LIF):
+                raise ValueError(f"quantize: '{name}' cannot follow '{source}'; neurons and synapses must alternate")
+            if isinstance(node, LIF) and read[source] > 1:
+                raise ValueError(f"quantize: '{source}' leads to more than one layer of neurons; give each its own")
 
 
 def _input_unit(images: Tensor) -> float:
@@ -86,7 +105,8 @@ def _in_units(conv: nn.Conv2d, unit: Tensor, *, wide: bool) -> nn.Conv2d:
 def _neurons(lif: LIF, unit: Tensor) -> LIF:
     # half a step above the integer threshold, so that no rounding elsewhere can turn "equal" into "above"
     v_th = (torch.floor(lif.v_th / unit * _ONE) + 0.5) / _ONE
-    return LIF(round(lif.decay * _ONE) / _ONE, v_th, FRACTION_BITS)
+    decay = 1.0 if lif.decay == 1 else min(round(lif.decay * _ONE), _ONE - 1) / _ONE  # what leaks goes on leaking
+    return LIF(decay, v_th, FRACTION_BITS)
 
 
 def _largest_sum(conv: nn.Module, *, of_image: bool) -> float:

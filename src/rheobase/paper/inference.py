@@ -31,7 +31,7 @@ def fig6(*, run: Path | None = None, data: Path | None = None, images: int = 16,
         recipe = Run(run).recipe()
         x, _ = test_images(Run(run), data, images)
         batches = (part.to(device) for part in x.split(BATCH, dim=x.ndim - 4))
-        found[recipe.network] = activity(load_network(run).to(device), batches, recipe.timesteps)
+        found[recipe.network] = activity(load_network(run).float().to(device), batches, recipe.timesteps)
         source = f"{x.shape[-4]} test images of {recipe.data}, trained network, T = {recipe.timesteps}"
     else:
         for name, size in (("resnet19", 32), ("resnet34_large", 64)):
@@ -67,7 +67,7 @@ def table6(
     if run is not None:
         recipe = Run(run).recipe()
         name, timesteps = recipe.network, recipe.timesteps
-        network: SpikingNet = load_network(run)
+        network: SpikingNet = load_network(run).float()
         x, _ = test_images(Run(run), data, images)
         source = f"{x.shape[-4]} test images of {recipe.data}, trained {name}, T = {timesteps}"
     else:

@@ -2,10 +2,12 @@
 
 from pathlib import Path
 
+import numpy as np
+
 from rheobase.data.events import aedat, binary, npz
 from rheobase.data.events.camera import simulate
 from rheobase.data.events.slicing import slices
-from rheobase.data.events.stream import Events, OnError
+from rheobase.data.events.stream import Events, OnError, Problems, checked
 
 __all__ = ["Events", "OnError", "decode", "read", "simulate", "slices"]
 
@@ -33,4 +35,6 @@ def decode(content: bytes, source: str, *, size: tuple[int, int] | None = None, 
         return npz.decode(content, source, size, on_error)
     if source.endswith(".bin"):
         return binary.decode(content, source, size or binary.NMNIST, on_error)
-    raise ValueError(f"{source}: no recording of a known format at byte 0: expected AEDAT 2.0, AEDAT 3.1, .bin or .npz")
+    problems, nothing = Problems(source, on_error), np.empty(0, np.int64)
+    problems.found("header", "no recording of a known format (AEDAT 2.0, AEDAT 3.1, .bin or .npz)", 0)
+    return checked(problems, nothing, nothing, nothing, nothing, size or aedat.DVS128, lambda _: 0)

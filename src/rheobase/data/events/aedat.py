@@ -19,7 +19,10 @@ PACKET = Struct("<HHIIIIII")  # type, source, size of an event, offset of its ti
 
 
 def decode_2(content: bytes, source: str, size: tuple[int, int] = DVS128, on_error: OnError = "raise") -> Events:
-    """AEDAT 2.0 of a DVS128: y, x and polarity in bits 8-14, 1-7 and 0 of an address."""
+    """AEDAT 2.0 of a DVS128: y, x and polarity in bits 8-14, 1-7 and 0 of an address, as the camera counts.
+
+    Its viewer, jAER, mirrors x and calls a polarity of 0 brighter. Times have 32 bits: 71 minutes, then 0 again.
+    """
     problems = Problems(source, on_error)
     start = 0
     while content.startswith(b"#", start):
@@ -32,15 +35,18 @@ def decode_2(content: bytes, source: str, size: tuple[int, int] = DVS128, on_err
     if rest:
         problems.found("truncated", f"{rest} bytes too few for an event", start + 8 * number)
     pairs = np.frombuffer(content, ">u4", 2 * number, start).reshape(-1, 2).astype(np.uint32)
-    address, t = pairs[:, 0], pairs[:, 1]
+    address, t = pairs[:, 0], pairs[:, 1].astype(np.int64)
     kept = np.flatnonzero((address & SPECIAL) == 0)
     if len(kept) != number:
         address, t = address[kept], t[kept]
+    steps = np.diff(t)
+    if not (steps > 2**31).any():  # a jump up and down again is a wrong time, not a new start of the clock
+        t[1:] += np.cumsum(steps < -(2**31)) << 32
     # what an address has above its 15 bits would be lost: such a y lies outside every sensor
     y = np.where(address >> 16, np.uint32(0xFFFF), address >> 8)
     return checked(
         problems,
-        t.astype(np.int64),
+        t,
         (address >> 1) & 127,
         y,
         address & 1,

@@ -28,9 +28,9 @@ class Events:
         return len(self.t)
 
     def between(self, start: int, stop: int) -> "Events":
-        """Those with start <= t < stop."""
+        """Those with start <= t < stop; what was left out of the file is not counted again."""
         part = slice(*np.searchsorted(self.t, (start, stop)))
-        return Events(self.t[part], self.x[part], self.y[part], self.p[part], self.width, self.height, self.skipped)
+        return Events(self.t[part], self.x[part], self.y[part], self.p[part], self.width, self.height)
 
 
 class Problems:
@@ -71,9 +71,11 @@ def checked(
         problems.found("outside", what, offset(first), int(outside.sum()))
         index = np.flatnonzero(~outside)
         t, x, y, p = t[index], x[index], y[index], p[index]
-    if (t[1:] < t[:-1]).any():
-        backwards = t < np.maximum.accumulate(t)
-        first = int(backwards.argmax())
+    falls = t[1:] < t[:-1]
+    if falls.any():
+        too_early, too_late = t < np.maximum.accumulate(t), t > np.minimum.accumulate(t[::-1])[::-1]
+        backwards = min(too_early, too_late, key=np.count_nonzero)  # one wrong time must not cost all that follow
+        first = int(falls.argmax()) + 1
         what = f"time running backwards, from {t[first - 1]} to {t[first]} us,"
         problems.found("backwards", what, offset(int(index[first]) if len(index) else first), int(backwards.sum()))
         t, x, y, p = t[~backwards], x[~backwards], y[~backwards], p[~backwards]
