@@ -1,5 +1,7 @@
 """The captured step is the eager one."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import Tensor
@@ -23,6 +25,29 @@ def training(device: torch.device) -> tuple[torch.nn.Module, Step]:
         return (loss.detach(),)
 
     return network, step
+
+
+def test_the_graph_is_for_the_shapes_that_come_often() -> None:
+    class Recorded(CapturedStep):
+        """What would run on a GPU, by name."""
+
+        def _run_aside(self, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+            return self.step("aside", *inputs)
+
+        def _capture(self, inputs: tuple[Tensor, ...]) -> None:
+            self.inputs, self.graph = tuple(x.clone() for x in inputs), SimpleNamespace(replay=lambda: None)
+            done.append(("captured", len(inputs[0])))
+
+    done: list[tuple[str, int]] = []
+
+    def step(how: str | Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
+        done.append((how, len(inputs[0])) if isinstance(how, str) else ("eager", len(how)))
+        return ()
+
+    captured = Recorded(step)
+    for size in (2, 64, 64, 64, 64, 2, 64):  # a run that was resumed at a last, short batch
+        captured(torch.zeros(size))
+    assert done == [("aside", 2), *[("aside", 64)] * 3, ("captured", 64), ("eager", 2)]
 
 
 def test_elsewhere_it_is_the_step_itself() -> None:

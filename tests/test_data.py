@@ -1,4 +1,5 @@
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 import torch
@@ -205,6 +206,12 @@ def test_processes_share_the_batches_of_one(world: int) -> None:
         assert torch.equal(torch.cat([i for i, _, _ in shares]), images)
         assert torch.equal(torch.cat([y for _, y, _ in shares]), labels)
         assert sum(weight for _, _, weight in shares) == pytest.approx(world)
+
+
+def test_more_processes_than_test_images() -> None:
+    few = replace(small_set(), test=small_set(3).test)
+    shares = [list(Feed(few, recipe(), CPU, torch.float32, rank, 4).testing()) for rank in range(4)]
+    assert [[len(labels) for _, labels in share] for share in shares] == [[], [1], [1], [1]]
 
 
 def test_more_processes_than_images_in_a_batch_raise() -> None:

@@ -19,6 +19,7 @@ from rheobase.models import resnet8
 from rheobase.recipes import Recipe
 from rheobase.runs import Run
 from rheobase.step import make_optimizer, make_step
+from tests.test_train import StopAt
 
 processes = multiprocessing.get_context("forkserver")
 processes.set_forkserver_preload(["rheobase.train"])
@@ -86,6 +87,21 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_run_of_several_processes_equals_one(alone: Path, tmp_path: Path, world: int, memory: str) -> None:
     run_team(fit, world, tmp_path / "team", (f"memory={memory}",))
     assert_runs_agree(alone, tmp_path / "team")
+
+
+def resume(rank: int, world: int, port: int, folder: Path) -> None:
+    join(rank, world, port)
+    train.fit(recipe(), out=folder, resume=True, device="cpu")
+
+
+def test_two_processes_resume_in_the_middle_of_an_epoch_of_one(alone: Path, tmp_path: Path) -> None:
+    with pytest.raises(train.Interrupted):
+        train.fit(recipe(), out=tmp_path / "run", device="cpu", reporter=StopAt(2))
+    saved = checkpoint.latest(tmp_path / "run" / "checkpoints")
+    assert saved is not None
+    assert 0 < saved.step < 4
+    run_team(resume, 2, tmp_path / "run")
+    assert_runs_agree(alone, tmp_path / "run")
 
 
 def two_steps(network: nn.Module, images: Tensor, labels: Tensor, share: float) -> list[Tensor]:

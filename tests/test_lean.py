@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy
 
 from rheobase import models
 from rheobase.functional import readout
-from rheobase.nn import Conv2d, Soma, set_memory
+from rheobase.nn import AvgPool2d, Conv2d, Soma, set_memory
 
 MODES = ["packed", "recompute"]
 
@@ -140,3 +140,54 @@ def test_a_single_value_per_channel_is_refused(memory: str) -> None:
     set_memory(synapse, memory)
     with pytest.raises(ValueError, match="more than one value per channel"):
         soma(synapse(torch.zeros(1, 1, 3, 1, 1)))
+
+
+class PooledShortcut(nn.Module):
+    """Somas whose branches are spikes, a convolution of pooled spikes, and pooled spikes themselves."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = Soma(4), Soma(4, branches=2)
+        self.conv, self.pooled, self.pool = Conv2d(4, 4, 2, 2, bias=False), Conv2d(4, 4, 1, bias=False), AvgPool2d(2)
+
+    def forward(self, x: Tensor, direct: bool) -> Tensor:
+        s = self.first(x)
+        return self.second(self.conv(s), self.pool(s) if direct else self.pooled(self.pool(s)))
+
+
+@pytest.mark.parametrize("direct", [False, True])
+@pytest.mark.parametrize("memory", MODES)
+def test_what_is_no_spike_is_kept_whole(memory: str, direct: bool) -> None:
+    results = []
+    for mode in ("speed", memory):
+        torch.manual_seed(3)
+        network, x = PooledShortcut().double(), torch.randn(3, 5, 4, 8, 6, dtype=torch.float64)
+        set_memory(network, mode)
+        out = network(x.requires_grad_(), direct)
+        out.backward(torch.randn_like(out))
+        assert x.grad is not None
+        assert x.grad.any()
+        results.append([out, x.grad, *(p.grad for p in network.parameters() if p.grad is not None)])
+    for expected, found in zip(*results, strict=True):
+        assert torch.equal(expected, found)
+
+
+@pytest.mark.parametrize("memory", MODES)
+def test_branches_of_different_shapes_are_refused(memory: str) -> None:
+    conv = Conv2d(8, 8, 3, padding=(0, 1), bias=False)
+    set_memory(conv, memory)
+    s = (torch.rand(3, 4, 8, 6, 7) > 0.5).float()
+    with pytest.raises(ValueError, match="shape"):
+        Soma(8, branches=2)(conv(s), s)
+
+
+@pytest.mark.parametrize("memory", ["speed", *MODES])
+def test_under_autocast_the_type_is_that_of_autocast(memory: str) -> None:
+    soma, conv = Soma(4), Conv2d(4, 4, 3, padding=1, bias=False)
+    set_memory(conv, memory)
+    s = (torch.rand(3, 2, 4, 5, 6) > 0.5).float()
+    with torch.autocast("cpu", torch.bfloat16):
+        out = soma(conv(s))
+        out.sum().backward()
+    assert out.dtype == torch.bfloat16
+    assert conv.weight.grad is not None

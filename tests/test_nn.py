@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from rheobase.nn import AvgPool2d, Conv2d, Soma
+from rheobase.nn import AvgPool2d, Conv2d, Soma, hold
 
 T, N, C, H, W = 3, 4, 5, 6, 8
 
@@ -161,3 +161,17 @@ def test_bad_settings(make: Callable[[], Soma], message: str) -> None:
 def test_bad_input(xs: list[Tensor], message: str) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         Soma(C, 2)(*xs)
+
+
+def test_pooling_of_what_is_held_for_all_steps() -> None:
+    x = torch.randn(1, 2, 3, 6, 5, dtype=torch.float64, requires_grad=True)
+    pooled = AvgPool2d(2)(hold(x, 4))
+    weights = torch.randn_like(pooled)
+    (expected,) = torch.autograd.grad((nn.AvgPool2d(2)(x[0])[None] * weights).sum(), x)
+    (found,) = torch.autograd.grad((pooled * weights).sum(), x)
+    torch.testing.assert_close(found, expected)
+
+
+def test_a_window_larger_than_the_image_is_an_error() -> None:
+    with pytest.raises(RuntimeError, match="too small"):
+        AvgPool2d(4)(torch.zeros(2, 1, 3, 3, 5))

@@ -116,3 +116,18 @@ def test_average_follows_weights_and_statistics() -> None:
     update_average(average, network, 0.75)
     torch.testing.assert_close(average.stem.weight, 0.75 * before + 0.25 * network.stem.weight)
     torch.testing.assert_close(average.soma.running_mean, torch.full_like(average.soma.running_mean, 0.75))
+
+
+def test_an_overflow_in_the_first_step_leaves_no_garbage() -> None:
+    recipe = recipes.get("demo").changed(["precision=fp16"])
+    network = nn.Linear(3, 2)
+    before = network.weight.detach().clone()
+    optimizer = make_optimizer(network, recipe, torch.device("cpu"))
+    scaler = torch.amp.GradScaler("cpu")
+    for value in (torch.inf, 1.0):
+        optimizer.zero_grad()
+        scaler.scale((network.weight * value).sum()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    step = recipe.lr * (1 + recipe.momentum) * (1 + recipe.weight_decay * before)
+    torch.testing.assert_close(before - network.weight.detach(), step)

@@ -9,14 +9,17 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 import torch
 
 from rheobase import checkpoint, recipes, train
 from rheobase.capture import CapturedStep, Step, capture
-from rheobase.progress import Reporter
+from rheobase.data import load
+from rheobase.progress import Reporter, process_seconds
 from rheobase.recipes import Recipe
 from rheobase.runs import Run, load_network
 
@@ -120,6 +123,39 @@ def test_ctrl_c_saves_and_the_resumed_run_is_identical(whole: Path, tmp_path: Pa
     assert step <= found.step <= step + 1
     train.fit(recipe(), out=out, resume=True, device="cpu")
     assert_identical(out, whole)
+
+
+def test_other_steps_per_epoch_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(train.Interrupted):
+        train.fit(recipe(), out=tmp_path, device="cpu", reporter=StopAt(2))
+    saved = checkpoint.latest(tmp_path / "checkpoints")
+    assert saved is not None
+    checkpoint.save(tmp_path / "checkpoints", saved.step, saved.tensors, saved.state | {"steps_per_epoch": 5})
+    with pytest.raises(
+        ValueError, match=r"took 5 steps per epoch, 1 process.* would take 6; resume it with the former"
+    ):
+        train.fit(recipe(), out=tmp_path, resume=True, device="cpu")
+
+
+def test_elapsed_counts_every_second_once(whole: Path, tmp_path: Path) -> None:
+    with pytest.raises(train.Interrupted):
+        train.fit(recipe(), out=tmp_path, device="cpu", reporter=StopAt(8))
+    train.fit(recipe(), out=tmp_path, resume=True, device="cpu")
+    rows = Run(tmp_path).rows()
+    assert rows[-1]["elapsed"] < process_seconds() - Run(whole).rows()[-1]["seconds"]
+    assert [row["elapsed"] for row in rows] == sorted(row["elapsed"] for row in rows)
+
+
+def test_runs_that_begin_together_have_folders_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    begin, dataset = Barrier(4), load("digits")
+
+    def create(_: int) -> Path:
+        begin.wait()
+        return Run.create(None, recipe(), dataset, torch.device("cpu")).folder
+
+    with ThreadPoolExecutor(4) as pool:
+        assert {f.name for f in pool.map(create, range(4))} == {f"demo-{i}" for i in range(1, 5)}
 
 
 def test_ctrl_c_is_ours_only_while_training(tmp_path: Path) -> None:

@@ -4,37 +4,38 @@ The step is the same function that runs eagerly. It may read and change tensors 
 learning rate kept as a tensor), must not move data to the host, and always gets inputs of the same shapes.
 """
 
+from collections import Counter
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 Step = Callable[..., tuple[Tensor, ...]]
+Shapes = tuple[torch.Size, ...]
 
 
 class CapturedStep:
     """Calls `step(*inputs)`; after a few eager calls, which settle autotuning and optimiser state, replays its graph.
 
-    Every call is exactly one step. Inputs of other shapes than the first ones always run eagerly.
+    Every call is exactly one step. The graph is for the shapes that came so often first; others always run eagerly.
     """
 
     def __init__(self, step: Step, *, eager_calls: int = 3) -> None:
         self.step, self.eager_calls = step, eager_calls
-        self.shapes: list[torch.Size] = []
+        self.calls: Counter[Shapes] = Counter()
         self.graph: torch.cuda.CUDAGraph | None = None
         self.inputs: tuple[Tensor, ...] = ()
         self.outputs: tuple[Tensor, ...] = ()
 
     def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        shapes = [x.shape for x in inputs]
-        self.shapes = self.shapes or shapes
-        if shapes != self.shapes:
-            return self._run_aside(inputs) if self.graph is None else self.step(*inputs)
-        if self.eager_calls > 0:
-            self.eager_calls -= 1
-            return self._run_aside(inputs)
+        shapes = tuple(x.shape for x in inputs)
         if self.graph is None:
+            self.calls[shapes] += 1
+            if self.calls[shapes] <= self.eager_calls:
+                return self._run_aside(inputs)
             self._capture(inputs)
+        elif shapes != tuple(x.shape for x in self.inputs):
+            return self.step(*inputs)
         for held, new in zip(self.inputs, inputs, strict=True):
             held.copy_(new)
         assert self.graph is not None

@@ -51,13 +51,16 @@ class Pending(NamedTuple):
         if conv.bias is not None or not isinstance(conv.padding, tuple) or conv.padding_mode != "zeros":
             raise ValueError(f"memory '{conv.memory}' needs convolutions without bias, zero padding as numbers: {conv}")
         how = kernels.Convolution(list(conv.stride), list(conv.padding), list(conv.dilation), conv.groups)
-        return kernels.Branch(self.spikes, how, conv.weight.to(self.spikes.dtype))
+        device, dtype = self.spikes.device.type, self.spikes.dtype
+        if torch.is_autocast_enabled(device):
+            dtype = torch.get_autocast_dtype(device)
+        return kernels.Branch(self.spikes.to(dtype), how, conv.weight.to(dtype), kernels.are_spikes(self.spikes))
 
 
 def set_memory(module: nn.Module, memory: str) -> None:
     """Choose what every convolution in `module` keeps for the backward pass: a key of `MEMORY`.
 
-    All of them must be fed with spikes and feed a soma.
+    All of them must feed a soma. What is not spikes straight from a soma is kept whole.
     """
     if memory not in MEMORY:
         raise ValueError(f"unknown memory mode '{memory}'; choose one of {', '.join(MEMORY)}")
@@ -89,7 +92,9 @@ class _MeanOfWindows(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, size: int) -> Tensor:
-        ctx.size, ctx.like = size, (x.shape, x.stride(), x.dtype)
+        # what is held for all steps is the same memory, its gradient is not
+        stride = x.stride() if all(x.stride()) else torch.empty(x.shape, device="meta").stride()
+        ctx.size, ctx.like = size, (x.shape, stride, x.dtype)
         windows = _windows(x, size)
         total = torch.zeros_like(windows[..., 0, :, 0], dtype=torch.promote_types(x.dtype, torch.float32))
         for i, j in product(range(size), repeat=2):
@@ -118,8 +123,9 @@ class AvgPool2d(nn.AvgPool2d):
 
     def forward(self, x: Tensor) -> Tensor:
         plain = self.padding == 0 and not self.ceil_mode and self.divisor_override is None
-        if plain and isinstance(self.kernel_size, int) and self.kernel_size == self.stride:
-            return _MeanOfWindows.apply(x, self.kernel_size)
+        size = self.kernel_size
+        if plain and isinstance(size, int) and size == self.stride and size <= min(x.shape[-2:]):
+            return _MeanOfWindows.apply(x, size)
         return super().forward(x.flatten(0, 1)).unflatten(0, x.shape[:2])
 
 
@@ -179,7 +185,7 @@ class Soma(nn.Module):
             spikes, (mean, var) = kernels.fire(tensors, self.weight, self.bias, **neuron)
         else:
             spikes, (mean, var) = kernels.fire_lean(
-                [x.branch() if isinstance(x, Pending) else kernels.Branch(x) for x in xs],
+                [x.branch() if isinstance(x, Pending) else kernels.Branch(x, binary=kernels.are_spikes(x)) for x in xs],
                 self.weight,
                 self.bias,
                 keep_outputs=any(isinstance(x, Pending) and x.synapse.memory == "packed" for x in xs),
@@ -188,6 +194,8 @@ class Soma(nn.Module):
         if self.training:  # in place, so that DDP and CUDA graphs keep seeing the same tensors
             self.running_mean.lerp_(mean.to(self.running_mean.dtype), self.momentum)
             self.running_var.lerp_(var.to(self.running_var.dtype), self.momentum)
+        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            kernels.remember(spikes)
         return spikes
 
     # A checkpoint carries the neuron as a tensor, so that weights cannot be loaded into a different one.

@@ -5,6 +5,7 @@ import platform
 import subprocess
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +28,7 @@ class Run:
     @classmethod
     def create(cls, folder: Path | None, recipe: Recipe, dataset: Dataset, device: torch.device) -> "Run":
         """A new run in `folder`, or else in the first free `runs/<recipe>-<number>`."""
-        if folder is None:
-            taken = {p.name for p in Path("runs").glob(f"{recipe.name}-*")}
-            number = next(i for i in range(1, len(taken) + 2) if f"{recipe.name}-{i}" not in taken)
-            folder = Path("runs") / f"{recipe.name}-{number}"
-        elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        if folder is not None and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise ValueError(f"{folder} is not an empty folder; choose another one, or resume the run in it")
         description = {
             "name": dataset.name,
@@ -44,6 +41,7 @@ class Run:
         with torch.device("meta"):  # a network that cannot be built must not leave a folder behind
             network_for(recipe, description)
         try:
+            folder = folder or _own_folder(recipe.name)
             folder.mkdir(parents=True, exist_ok=True)
             _write_json(folder / "environment.json", environment(device))
             _write_json(folder / "data.json", description)
@@ -86,6 +84,17 @@ class Run:
             raise ValueError(f"{self.folder} is not the folder of a run: it has no {name}") from None
         except ValueError:
             raise ValueError(f"{path} is not valid JSON; restore it or start the run again") from None
+
+
+def _own_folder(name: str) -> Path:
+    """The first free runs/<name>-<number>, made here: another run may look for one at the same moment."""
+    for folder in (Path("runs") / f"{name}-{number}" for number in count(1)):
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        return folder
+    raise AssertionError("numbers do not end")
 
 
 def network_for(recipe: Recipe, data: dict[str, Any]) -> SpikingNet:

@@ -43,7 +43,7 @@ def make_optimizer(network: nn.Module, recipe: Recipe, device: torch.device) -> 
     decayed = [m.weight for m in network.modules() if isinstance(m, nn.Conv2d | nn.Linear)]
     chosen = {id(p) for p in decayed}
     others = [p for p in network.parameters() if id(p) not in chosen]
-    return torch.optim.SGD(
+    optimizer = torch.optim.SGD(
         [{"params": decayed, "weight_decay": recipe.weight_decay}, {"params": others, "weight_decay": 0.0}],
         # on a GPU the rate is a tensor there, so that a captured step sees it change
         lr=torch.tensor(recipe.lr, device=device) if device.type == "cuda" else recipe.lr,
@@ -51,6 +51,10 @@ def make_optimizer(network: nn.Module, recipe: Recipe, device: torch.device) -> 
         nesterov=recipe.nesterov,
         fused=True,
     )
+    if recipe.momentum:  # torch leaves it uninitialised where the first step of fp16 overflows
+        for p in network.parameters():
+            optimizer.state[p]["momentum_buffer"] = torch.zeros_like(p)
+    return optimizer
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, value: float) -> None:

@@ -121,12 +121,16 @@ def choose_device(name: str) -> torch.device:
         device = torch.device(name)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, NotImplementedError):
-        raise ValueError(f"device '{name}' is not available here; use auto, cpu or cuda") from None
+        raise ValueError(f"device '{name}' is not available here; use auto or cpu, or another number") from None
+    if device.index is not None and device.type == "cuda":
+        torch.cuda.set_device(device)  # graphs and Triton use the current one
     return device
 
 
 class Trainer:
     """The state of a run: network, optimiser, moving average, and how far it is."""
+
+    ended = 0.0  # when the run before this one ended, in seconds of this process
 
     def __init__(
         self,
@@ -153,6 +157,7 @@ class Trainer:
         self.forward = team.wrap(self.network)
         self.step = 0
         self.before = 0.0  # seconds that earlier processes worked on this run
+        self.since = Trainer.ended  # of this process; its start-up belongs to the first run
         self.saved = time.monotonic()
         self.totals = torch.zeros(4, dtype=torch.float64, device=device)  # of the epoch: loss, correct, norm, images
 
@@ -175,6 +180,7 @@ class Trainer:
                     self._epoch(epoch, step, interrupted)
         finally:
             self.reporter.stop()
+            Trainer.ended = process_seconds()
 
     def _make_step(self, timesteps: int) -> Step:
         step = make_step(self.forward, self.optimizer, self.scaler, self.recipe, timesteps, self.average)
@@ -227,7 +233,7 @@ class Trainer:
             "loss": loss / seen,
             "train_accuracy": correct / seen,
             "gradient_norm": norm / self.team.world / self.feed.steps,
-            "images_per_second": (seen - seen_before) / seconds,
+            "images_per_second": (seen - seen_before * self.team.world) / seconds,
             "seconds": seconds,
         }
         if (epoch + 1) % self.recipe.evaluate_every == 0 or epoch + 1 == self.recipe.epochs:
@@ -236,7 +242,7 @@ class Trainer:
         return row | {"elapsed": self._elapsed()}
 
     def _elapsed(self) -> float:
-        return self.before + process_seconds()
+        return self.before + process_seconds() - self.since
 
     def _check_finite(self, loss: float) -> None:
         if not isfinite(loss):
@@ -254,14 +260,21 @@ class Trainer:
         if self.average is not None:
             training |= {f"network.{name}": t for name, t in self.network.state_dict().items()}
         state = {"step": self.step, "elapsed": self._elapsed(), "scaler": self.scaler.state_dict()}
+        state["steps_per_epoch"] = self.feed.steps
         tensors = {"weights": self.result.state_dict(), "training": training}
         checkpoint.save(self.run.checkpoints, self.step, tensors, state, part_bytes=self.part_bytes)
         self.saved = time.monotonic()
 
     def restore(self, saved: Checkpoint) -> None:
-        training = saved.tensors["training"]
+        training, steps = saved.tensors["training"], saved.state.get("steps_per_epoch", self.feed.steps)
+        if steps != self.feed.steps:
+            raise ValueError(
+                f"{self.run.folder} took {steps} steps per epoch, {self.team.world} process(es) would take "
+                f"{self.feed.steps}; resume it with the former number of processes"
+            )
         self.step, self.before = saved.step, saved.state["elapsed"]
         self.totals.copy_(training["totals"])
+        self.totals[[0, 1, 3]] /= self.team.world  # they will be added up, but norms averaged
         self.result.load_state_dict(saved.tensors["weights"])
         if self.average is not None:
             self.network.load_state_dict(_under("network.", training))

@@ -204,11 +204,7 @@ def test_checkpoints_are_read_without_running_code(tmp_path):
 
 def test_a_bias_that_they_do_not_have_is_none():
     theirs = randomised(Other(ExplicitNorm, Neuron))
-    state = theirs.state_dict()
-    with_zeros = {
-        name: torch.zeros_like(t) if name == f"{NAMES['head.decode']}.bias" else t for name, t in state.items()
-    }
-    without = {name: t for name, t in state.items() if name != f"{NAMES['head.decode']}.bias"}
-    assert len(without) == len(state) - 1
-    expected, found = (ours(s, style="explicit")(sequence()) for s in (with_zeros, without))
+    state, bias = theirs.state_dict(), f"{NAMES['head.decode']}.bias"
+    zero = torch.zeros_like(state.pop(bias))
+    expected, found = (ours(s, style="explicit")(sequence()) for s in (state | {bias: zero}, state))
     assert torch.equal(expected, found)

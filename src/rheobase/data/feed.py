@@ -80,6 +80,8 @@ class Feed:
     def testing(self) -> Iterator[tuple[Tensor, Tensor]]:
         """This process's share of the test images, and their labels."""
         own = self._share(0, len(self.test))
+        if own.start == own.stop:
+            return
         indices = torch.arange(own.start, own.stop, device=self.test.labels.device).split(TEST_BATCH)
         for index, images in ahead(((i, self.test.begin(i, pinned=self.pinned)) for i in indices), self.ahead):
             x = self._steps_first(images().to(self.device, non_blocking=True), self.recipe.timesteps)

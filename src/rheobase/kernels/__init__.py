@@ -15,9 +15,9 @@ from rheobase import functional
 from rheobase.functional import Moments
 from rheobase.kernels.fused import FusedFire, Settings
 from rheobase.kernels.lean import Branch, Convolution, LeanFire
-from rheobase.kernels.packing import pack_once
+from rheobase.kernels.packing import are_spikes, pack_once, remember
 
-__all__ = ["BACKENDS", "Branch", "Convolution", "fire", "fire_lean", "interpreted"]
+__all__ = ["BACKENDS", "Branch", "Convolution", "are_spikes", "fire", "fire_lean", "interpreted", "remember"]
 
 BACKENDS = ("auto", "reference", "triton", "cpu")
 
@@ -59,12 +59,13 @@ def fire_lean(
     keep_outputs: bool,
 ) -> tuple[Tensor, Moments]:
     """`fire` of convolutions of spikes, which keeps the spikes as bits and the outputs only if told to."""
-    spikes, convolutions, kernels = zip(*branches, strict=True)
+    spikes, convolutions, kernels, binary = zip(*branches, strict=True)
     chosen = _choose("auto", spikes, group)
     if chosen == "reference":
         raise ValueError(f"saving memory is not supported for {len(spikes)} branches on {spikes[0].device}")
     settings = Settings(decay, v_th, width, eps, group, chosen)
-    bits, packed = zip(*(pack_once(s, chosen) for s in spikes), strict=True)
+    kept = [pack_once(s, chosen) if b else (s.detach(), None) for s, b in zip(spikes, binary, strict=True)]
+    bits, packed = zip(*kept, strict=True)
     vectors = _vectors(spikes[0], weights, biases, moments)
     out, mean, var = LeanFire.apply(settings, convolutions, packed, keep_outputs, *vectors, *spikes, *kernels, *bits)
     return out, (mean, var)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from rheobase.functional import check_branches
 from rheobase.kernels import winograd
 from rheobase.kernels.fused import Settings, run_backward, run_forward
 from rheobase.kernels.packing import Packed, unpack
@@ -52,17 +53,19 @@ class Branch(NamedTuple):
     spikes: Tensor
     convolution: Convolution | None = None
     weight: Tensor | None = None
+    binary: bool = True
+    """Otherwise they have other values than 0 and 1, and are kept as they are."""
 
 
 class LeanFire(torch.autograd.Function):
-    """Its tensors are the spikes of all branches, the weights of their convolutions (or None), and the spikes' bits."""
+    """Its tensors: the spikes of all branches, the weights of their convolutions (or None), what is kept of the spikes."""
 
     @staticmethod
     def forward(
         ctx: Any,
         settings: Settings,
         convolutions: list[Convolution | None],
-        packed: list[Packed],
+        packed: list[Packed | None],
         keep_outputs: bool,
         weight: Tensor,
         bias: Tensor,
@@ -76,6 +79,7 @@ class LeanFire(torch.autograd.Function):
             s if convolution is None else convolution.output(s, kernel)
             for convolution, s, kernel in zip(convolutions, spikes, kernels, strict=True)
         ]
+        check_branches(xs, weight, bias, None if mean is None or var is None else (mean, var))
         result = run_forward(xs, weight, bias, mean, var, settings)
         outputs = [x if keep_outputs and convolution else None for x, convolution in zip(xs, convolutions, strict=True)]
         ctx.save_for_backward(weight, bias, result.mean, result.var, *bits, *kernels, *outputs)
@@ -91,10 +95,12 @@ class LeanFire(torch.autograd.Function):
         bits, kernels, xs = saved[:n], saved[n : 2 * n], saved[2 * n :]
 
         def spikes(i: int) -> Tensor:
-            return unpack(bits[i], ctx.packed[i], ctx.settings.backend)
+            packed = ctx.packed[i]
+            return bits[i] if packed is None else unpack(bits[i], packed, ctx.settings.backend)
 
-        rebuilt = [i for i, x in enumerate(xs) if x is None]
-        for i in rebuilt:
+        missing = [i for i, x in enumerate(xs) if x is None]
+        rebuilt = [i for i in missing if ctx.convolutions[i] or ctx.packed[i]]
+        for i in missing:
             convolution = ctx.convolutions[i]
             xs[i] = spikes(i) if convolution is None else convolution.output(spikes(i), kernels[i])
         grad_weight, grad_bias, grad_xs = run_backward(

@@ -19,7 +19,18 @@ class Packed(NamedTuple):
     dtype: torch.dtype
 
 
+_fired = WeakTensorKeyDictionary()  # spikes of somas -> their version
 _packed_already = WeakTensorKeyDictionary()  # spikes -> their version, bits and Packed
+
+
+def remember(spikes: Tensor) -> None:
+    """That a soma fired these: they are 0 and 1."""
+    _fired[spikes] = spikes._version
+
+
+def are_spikes(x: Tensor) -> bool:
+    """Whether a soma fired x, and nobody has changed it since."""
+    return _fired.get(x) == x._version
 
 
 def pack_once(spikes: Tensor, backend: str) -> tuple[Tensor, Packed]:
