@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from rheobase import checkpoint, recipes
-from rheobase.recipes import Recipe
+from rheobase.recipe import Recipe
 from rheobase.runs import Run
 
 

@@ -29,7 +29,7 @@ from rheobase import plan, recipes, train
 from rheobase.capture import capture
 from rheobase.data import Dataset, Split, load
 from rheobase.data.feed import Feed
-from rheobase.recipes import Recipe
+from rheobase.recipe import Recipe
 from rheobase.runs import environment, network_for
 from rheobase.step import Step, make_optimizer, make_step
 

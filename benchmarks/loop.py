@@ -20,10 +20,10 @@ from rheobase import recipes
 from rheobase.capture import capture
 from rheobase.data.feed import Feed
 from rheobase.progress import Reporter, process_seconds
-from rheobase.recipes import Recipe
+from rheobase.recipe import Recipe
 from rheobase.runs import Run, load_data
 from rheobase.step import DTYPES, make_optimizer, make_step
-from rheobase.train import choose_device, fit
+from rheobase.train import Trainer, choose_device, fit
 
 WARM, TIMED = 10, 100  # steps
 
@@ -35,7 +35,7 @@ class Clock(Reporter):
         self.ends: list[float] = []
 
     def epoch(self, row: dict[str, Any]) -> None:
-        self.ends.append(process_seconds())
+        self.ends.append(process_seconds() - Trainer.ended)  # as rows count
 
 
 def bare_step(run: Run, feed: Feed, steps: int) -> float:

@@ -19,7 +19,8 @@ from rich.table import Table
 from benchmarks.step import environment
 from rheobase.capture import CapturedStep
 from rheobase.plan import DATA, modes, peak_bytes
-from rheobase.recipes import RECIPES, Recipe
+from rheobase.recipe import Recipe
+from rheobase.recipes import RECIPES
 from rheobase.runs import network_for
 from rheobase.step import make_optimizer, make_step
 

@@ -43,7 +43,8 @@ def accuracy_table(folders: list[Path]) -> str:
     target = max(accuracy for (data, _, _), accuracy in published.items() if data == "cifar10")
     lines = [
         "CIFAR-10, test accuracy of one run each (seed 0, test images as they are; `rheobase train RECIPE`); seconds "
-        "from the start of the process, evaluation and checkpoints included:",
+        "from the start of the process, evaluation and checkpoints included. Runs that are forked from another one "
+        "(`python -m benchmarks.fork`) have its first epochs, and their seconds count those:",
         "",
         "| recipe | T | paper, % | last epoch, % | best epoch, % | epochs | seconds | "
         f"seconds to {target} % | device |",
@@ -52,7 +53,9 @@ def accuracy_table(folders: list[Path]) -> str:
     for folder in folders:
         run = Run(folder)
         recipe, rows = run.recipe(), run.rows()
-        measured = [row for row in rows if "test_accuracy" in row]
+        facts = _json(folder / "environment.json")
+        forked = facts.get("forked")
+        measured = [row for row in rows if "test_accuracy" in row and row["step"] > (forked or {"step": 0})["step"]]
         accuracies = [100 * row["test_accuracy"] for row in measured]
         reached = [row["elapsed"] for row in measured if 100 * row["test_accuracy"] >= target]
         cells = [
@@ -61,10 +64,10 @@ def accuracy_table(folders: list[Path]) -> str:
             str(published.get((recipe.data, recipe.network, recipe.timesteps), "")),
             f"{accuracies[-1]:.2f}",
             f"{max(accuracies):.2f}",
-            f"{rows[-1]['epoch']} of {recipe.epochs}",
+            f"{rows[-1]['epoch']} of {recipe.epochs}{', forked' if forked else ''}",
             f"{rows[-1]['elapsed']:.0f}",
-            f"{reached[0]:.0f}" if reached else "",
-            _json(folder / "environment.json")["device"],
+            f"{reached[0]:.0f}" if reached and not forked else "",
+            facts["device"],
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)

@@ -111,7 +111,7 @@ def test_tables_compare_runs_with_the_paper(tmp_path: Path) -> None:
     for epoch, accuracy in ((1, 0.935), (2, 0.93)):
         run.append({"epoch": epoch, "test_accuracy": accuracy})
     found = training.table("table1", [tmp_path / "run"])
-    assert "93.00 % after the last of 2 epochs (best epoch 93.50 %), the paper 92.34 %" in found.comparison[0]
+    assert "93.00 % after 2 of 110 epochs (best epoch 93.50 %), the paper 92.34 %" in found.comparison[0]
     assert sum("Not here" in sentence for sentence in found.comparison) == 5
 
 

@@ -47,7 +47,7 @@ def test_fold_and_verify(run):
     ("options", "name", "words"),
     [
         (["--to", "nir"], "network.nir", "spike for spike"),
-        (["--to", "nir", "--form", "portable"], "network.nir", "0 spikes differ on 1 image"),
+        (["--to", "nir", "--form", "portable"], "network-portable.nir", "0 spikes differ on 1 image"),
         (["--to", "onnx"], "network.onnx", "as accurate as the trained network"),
     ],
 )
@@ -100,6 +100,26 @@ def test_more_images_than_a_batch_has(run):
     assert call("export", run, "--to", "nir").exit_code == 0
     output = call("verify", run / "network.nir", run, "--images", 500, "--simulate", 1).output
     assert "spike for spike" in output
+
+
+def test_a_file_of_others_is_not_overwritten(run, tmp_path, monkeypatch):
+    call("export", run, "--to", "nir")
+    monkeypatch.chdir(tmp_path)
+    call("export", run / "network.nir", "--to", "nir")
+    with pytest.raises(ValueError, match=r"^network\.nir is there already; choose another file with --out"):
+        call("export", run / "network.nir", "--to", "nir")
+    for wrong in ("net.txt", "nowhere/net.nir"):
+        with pytest.raises(ValueError, match=f"^{wrong}: "):
+            call("export", run, "--to", "nir", "--out", wrong)
+    with pytest.raises(ValueError, match="an ONNX file has no form 'portable'"):
+        call("export", run, "--to", "onnx", "--form", "portable")
+
+
+def test_a_picture_that_cannot_be_read_costs_itself(run, tmp_path):
+    np.save(tmp_path / "b.npy", load("digits").test.images[5].numpy())
+    (tmp_path / "a.npy").write_bytes(b"nothing")
+    with pytest.raises(ValueError, match="1 of 2 images could not be read"):
+        call("predict", run, tmp_path)
 
 
 def test_a_file_of_another_run_is_refused(run, tmp_path):

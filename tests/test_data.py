@@ -8,7 +8,7 @@ from rheobase import data
 from rheobase.data.augment import crop_flip, cutout
 from rheobase.data.dataset import Dataset, Split, ahead, channel_moments
 from rheobase.data.feed import Feed, generator
-from rheobase.recipes import Recipe
+from rheobase.recipe import Recipe
 
 CPU = torch.device("cpu")
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from rheobase import checkpoint, distributed, recipes, train
 from rheobase.models import resnet8
-from rheobase.recipes import Recipe
+from rheobase.recipe import Recipe
 from rheobase.runs import Run
 from rheobase.step import make_optimizer, make_step
 from tests.test_train import StopAt

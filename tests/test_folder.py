@@ -16,7 +16,8 @@ import torch
 from rheobase import checkpoint, data, decoding, train
 from rheobase.data import folder, workers
 from rheobase.data.feed import Feed, generator
-from rheobase.recipes import Recipe, get
+from rheobase.recipe import Recipe
+from rheobase.recipes import get
 from rheobase.runs import Run, load_data
 from tests.test_train import StopAt
 

@@ -9,7 +9,7 @@ import torch
 
 from rheobase import plan, recipes
 from rheobase.models import resnet8
-from rheobase.recipes import Recipe
+from rheobase.recipe import Recipe
 from rheobase.step import make_optimizer, make_step
 
 

@@ -8,7 +8,7 @@ import pytest
 from benchmarks import fork, keep
 from benchmarks.readme import END, ROOT, START, tables, with_results
 from rheobase import recipes, train
-from rheobase.recipes import Recipe
+from rheobase.recipe import Recipe
 from rheobase.runs import Run
 
 

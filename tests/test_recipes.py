@@ -5,7 +5,8 @@ import pytest
 
 from rheobase import recipes
 from rheobase.models import MODELS
-from rheobase.recipes import RECIPES, Recipe
+from rheobase.recipe import Recipe
+from rheobase.recipes import RECIPES
 
 
 @pytest.mark.parametrize("name", RECIPES)

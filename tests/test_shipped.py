@@ -57,7 +57,7 @@ def test_eval_predict_and_export_take_its_name(
     call("export", "digits", "--to", "nir", "--out", "network.nir")
     assert call("predict", "network.nir", "four.npy") == said
     assert f"test accuracy {100 * found['accuracy']:.2f} %" in call("eval", "network.nir", "--device", "cpu")
-    assert "network-int8.nir" in call("export", "digits", "--to", "nir", "--int8")
+    assert "digits-int8.nir" in call("export", "digits", "--to", "nir", "--int8")
 
 
 def test_a_name_that_is_not_known_is_told_the_known_ones(found: dict[str, float]) -> None:

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from rheobase import recipes
 from rheobase.functional import readout
 from rheobase.models import resnet8
-from rheobase.recipes import Recipe
+from rheobase.recipe import Recipe
 from rheobase.step import learning_rate, loss_of, make_optimizer, make_step, set_learning_rate, update_average
 
 CPU = torch.device("cpu")

@@ -4,6 +4,7 @@ import os
 import sys
 import warnings
 from importlib.util import find_spec
+from inspect import cleandoc
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,7 +16,7 @@ from rich.table import Table
 from rheobase import __version__, cli_analysis, cli_data, cli_deploy
 
 if TYPE_CHECKING:
-    from rheobase.recipes import Recipe
+    from rheobase.recipe import Recipe
     from rheobase.runs import Run
 
 app = typer.Typer(
@@ -72,7 +73,7 @@ def demo(
     console.print(f"report, for a browser: {cli_analysis.write_report(run.folder)}")
     _print_next(
         (f"rheobase eval {run.folder} --timesteps 2", "the same network with half the steps"),
-        (f"rheobase export {run.folder} --to onnx", "the network for other software"),
+        (f"rheobase export {run.folder} --to nir --int8", "the network in integers, for neuromorphic hardware"),
         ("rheobase train demo --set decay=0.5", "change the recipe"),
         ("rheobase recipes", "the recipes of the paper"),
         ("rheobase models", "the networks"),
@@ -139,7 +140,7 @@ def recipes() -> None:
     table = _table("recipe", "network", "data", "T", "epochs", last="what")
     for name, function in RECIPES.items():
         r = function()
-        table.add_row(name, r.network, r.data, str(r.timesteps), str(r.epochs), (function.__doc__ or "").strip())
+        table.add_row(name, r.network, r.data, str(r.timesteps), str(r.epochs), cleandoc(function.__doc__ or ""))
     console.print(table, soft_wrap=False)
 
 
@@ -147,7 +148,7 @@ def recipes() -> None:
 def plan(
     recipe: RecipeArgument,
     settings: SettingsOption = None,
-    memory: Annotated[float, typer.Option(help="Memory of the GPU in GiB.")] = 80.0,
+    memory: Annotated[float, typer.Option(min=1, help="Memory of the GPU in GiB.")] = 80.0,
     processes: Annotated[int, typer.Option(min=1, help="GPUs that share a batch.")] = 1,
 ) -> None:
     """Predict the memory of training, and the largest batch that a GPU can take."""
@@ -199,6 +200,8 @@ def _fit(recipe: "Recipe", *, data: Path | None = None, tensorboard: bool = Fals
     if _rank() != 0:
         raise typer.Exit
     rows = run.rows()
+    if not rows:
+        raise ValueError(f"{run.metrics} is not there, and the run is at its end: nothing to show")
     _print_rates(rows[-1]["firing_rates"])
     last, best = rows[-1], max((row for row in rows if "test_accuracy" in row), key=lambda row: row["test_accuracy"])
     console.print(

@@ -101,7 +101,7 @@ def paper(
     images: Annotated[int | None, typer.Option(min=1, help="Test images for Fig. 6 and Table 6 of a run.")] = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="Epochs of every training of the ablation.")] = None,
     device: DeviceOption = "auto",
-    out: Annotated[Path, typer.Option(help="Folder for data and pictures.")] = Path("results/paper"),
+    out: Annotated[Path, typer.Option(help="Folder for data and pictures.")] = Path("runs/paper"),
 ) -> None:
     """Compute a figure, table or theorem of the paper anew: data, picture, comparison."""
     import torch

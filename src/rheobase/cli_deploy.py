@@ -22,7 +22,9 @@ NetworkArgument = Annotated[
     Path, typer.Argument(help="Folder of a run, a file that fold or export wrote, or a network of the package by name.")
 ]
 DataOption = Annotated[Path | None, typer.Option(help="Folder with the data set of the run.")]
-OutOption = Annotated[Path | None, typer.Option(help="File to write; otherwise one in the folder of the run.")]
+OutOption = Annotated[
+    Path | None, typer.Option(help="File to write; otherwise one in the folder of the run, or here for other networks.")
+]
 
 
 class Format(StrEnum):
@@ -47,7 +49,7 @@ def fold(run: RunArgument, data: DataOption = None, out: OutOption = None) -> No
     from rheobase.verify import folded, precisions
 
     model, network = folded(Run(run))
-    target = out or run / "folded.safetensors"
+    target = _target(out or run / "folded.safetensors", "safetensors")
     file.save(network, target)
     _print_agreement(precisions(Run(run), data, model, network))
     console.print(f"wrote {target}: {len(network.nodes)} nodes, no normalisation")
@@ -57,7 +59,7 @@ def fold(run: RunArgument, data: DataOption = None, out: OutOption = None) -> No
 def export(
     network: NetworkArgument,
     to: Annotated[Format, typer.Option(help="Format of the file.")],
-    int8: Annotated[bool, typer.Option("--int8", help="Integers: int8 weights, thresholds, decay.")] = False,
+    int8: Annotated[bool, typer.Option("--int8", help="Integers: int8 weights; ONNX holds them as doubles.")] = False,
     form: Annotated[Form, typer.Option(help="Form of a NIR file: portable has convolutions only.")] = Form.canonical,
     data: DataOption = None,
     out: OutOption = None,
@@ -79,8 +81,11 @@ def export(
     if int8:
         recipe = recipe_of(found)
         found = quantize(found, calibration_images(recipe, load_data(recipe, data)))
-    name = f"network{'-int8' if int8 else ''}.{to}"
-    target = out or (network / name if network.is_dir() else Path(name))
+    suffix = f"{'-int8' if int8 else ''}{'-portable' if form is Form.portable else ''}.{to}"
+    own = network / f"network{suffix}" if network.is_dir() else Path(f"{network.stem}{suffix}")
+    if out is None and own.exists() and not network.is_dir():
+        raise ValueError(f"{own} is there already; choose another file with --out")
+    target = _target(out or own, to)
     shape = tuple(found.info["shape"])
     if to is Format.nir:
         nir.write(found, target, shape, form)
@@ -136,14 +141,24 @@ def predict(
     missing = {"shape", "classes", "mean", "std", "timesteps"} - set(found.info)
     if missing:
         raise ValueError(f"{network} does not say {', '.join(sorted(missing))}; export it again from its run")
-    classes = found.info["classes"]
-    for path in find(images):
-        x = read(path, found.info)[None].to(input_dtype(found))
+    classes, unread = found.info["classes"], 0
+    paths = find(images)
+    for path in paths:
+        try:
+            x = read(path, found.info)[None].to(input_dtype(found))
+        except ValueError as error:
+            if len(paths) == 1:
+                raise
+            console.print(f"left out: {error}", markup=False)
+            unread += 1
+            continue
         with torch.no_grad():
             share = readout(found(x, found.info["timesteps"])).softmax(1)[0]
         best = share.topk(min(top, len(classes)))
         pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
         console.print(f"{path}: {', '.join(f'{classes[k]} {100 * p:.1f} %' for k, p in pairs)}", markup=False)
+    if unread:
+        raise ValueError(f"{unread} of {len(paths)} images could not be read")
 
 
 def deploy(run: Path) -> None:
@@ -166,6 +181,15 @@ def deploy(run: Path) -> None:
         f"deployed to {target}: {100 * max(found.agreement.layers.values()):.4f} % of spikes differ at most, "
         f"test accuracy {100 * found.deployed:.2f} %; verdict: {found.verdict}"
     )
+
+
+def _target(path: Path, kind: str) -> Path:
+    """`path`, if a file of that kind can be written there: it is told by its name."""
+    if path.suffix != f".{kind}":
+        raise ValueError(f"{path}: expected the name of a file that ends in .{kind}")
+    if path.is_dir() or not path.parent.is_dir():
+        raise ValueError(f"{path}: {'a folder' if path.is_dir() else 'its folder is not there'}; choose another file")
+    return path
 
 
 def _print_agreement(found: "Mapping[str, Agreement]") -> None:

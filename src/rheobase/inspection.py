@@ -19,7 +19,8 @@ from rheobase.data.feed import as_seen
 from rheobase.deploy import fold
 from rheobase.deploy.network import LIF, Network
 from rheobase.models import SpikingNet, build
-from rheobase.recipes import RECIPES, Recipe
+from rheobase.recipe import Recipe
+from rheobase.recipes import RECIPES
 from rheobase.runs import Run, load_data, load_network
 from rheobase.shapes import default_input
 

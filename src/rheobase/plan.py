@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from rheobase.kernels import fused
-from rheobase.recipes import Recipe
+from rheobase.recipe import Recipe
 from rheobase.runs import network_for
 from rheobase.step import DTYPES, make_optimizer, make_step
 

@@ -14,7 +14,7 @@ import torch
 from rheobase import checkpoint
 from rheobase.data import Dataset, load
 from rheobase.models import SpikingNet, build
-from rheobase.recipes import Recipe
+from rheobase.recipe import Recipe
 
 Row = dict[str, Any]  # the metrics of one epoch
 
@@ -69,7 +69,10 @@ class Run:
         if not self.metrics.exists():
             return []
         lines = self.metrics.read_text().splitlines(keepends=True)
-        return [json.loads(line) for line in lines if line.endswith("\n")]  # a kill can leave half a line
+        try:
+            return [json.loads(line) for line in lines if line.endswith("\n")]  # a kill can leave half a line
+        except ValueError:
+            raise ValueError(f"{self.metrics} has a line that is not JSON; remove it") from None
 
     def keep_rows(self, epochs: int) -> None:
         """Forget metrics of epochs after the first `epochs`: they will be run again."""
@@ -80,8 +83,8 @@ class Run:
         path = self.folder / name
         try:
             return json.loads(path.read_text())
-        except FileNotFoundError:
-            raise ValueError(f"{self.folder} is not the folder of a run: it has no {name}") from None
+        except OSError:
+            raise ValueError(f"{self.folder} is not the folder of a run: it has no {name} to read") from None
         except ValueError:
             raise ValueError(f"{path} is not valid JSON; restore it or start the run again") from None
 
@@ -121,10 +124,13 @@ def load_network(folder: Path) -> SpikingNet:
     network = run.network()
     saved = checkpoint.latest(run.checkpoints)
     if saved is None:
-        raise ValueError(f"{folder} has no checkpoint yet: its first epoch was not finished")
+        raise ValueError(f"{folder} has no checkpoint: no epoch was finished, or weights were not kept")
     weights = saved.tensors["weights"]
     first, _ = next(network.named_parameters())
-    network.to(weights[first].dtype).load_state_dict(weights)
+    try:
+        network.to(weights[first].dtype).load_state_dict(weights)
+    except (KeyError, RuntimeError):
+        raise ValueError(f"the weights in {run.checkpoints} are not of the network in its recipe.json") from None
     return network.eval()
 
 

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rheobase.functional import readout
-from rheobase.recipes import Recipe
+from rheobase.recipe import Recipe
 
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 DTYPES = {"fp64": torch.float64}  # of weights and images; float32 for every other precision

@@ -25,7 +25,7 @@ from rheobase.functional import readout
 from rheobase.heap import keep_freed_memory
 from rheobase.nn import Soma
 from rheobase.progress import Reporter, process_seconds
-from rheobase.recipes import Recipe
+from rheobase.recipe import Recipe
 from rheobase.runs import Row, Run, load_data, load_network
 from rheobase.step import DTYPES, Step, autocast, learning_rate, loss_of, make_optimizer, make_step, set_learning_rate
 from rheobase.verify import input_dtype, open_file, recipe_of

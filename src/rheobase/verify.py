@@ -20,7 +20,7 @@ from rheobase.deploy.network import Network
 from rheobase.deploy.simulate import Operations, simulate
 from rheobase.functional import readout
 from rheobase.models import SpikingNet
-from rheobase.recipes import Recipe
+from rheobase.recipe import Recipe
 from rheobase.runs import Run, load_data, load_network
 
 CALIBRATION_IMAGES, SAMPLE_IMAGES = 256, 64

@@ -103,7 +103,7 @@ def load(name: str, folder: Path, download: bool = False) -> Dataset:
         binary, python = LAYOUTS[name]
         raise ValueError(
             f"no {name} in {folder}: expected {binary.folder} or {python.folder} there; unpack {SITE}/{binary.archive} "
-            "into it, or let --download do that"
+            f"into it, or let 'rheobase data {name} --root {folder} --download' do that"
         )
     path, layout = found
     train, test = _split(path, layout, layout.train), _split(path, layout, layout.test)

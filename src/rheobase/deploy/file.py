@@ -48,7 +48,10 @@ def save(network: Network, path: str | Path, *, int8: bool = False) -> None:
             unit = int8_unit([node.weight])
             tensors[f"{name}.unit"] = unit.cpu()
             tensors[f"{name}.weight"] = in_units(node.weight, unit).to("cpu", torch.int8).contiguous()
-    safetensors.torch.save_file(tensors, path, header)
+    target = Path(path)
+    part = target.with_name(f".{target.name}.part")
+    part.write_bytes(safetensors.torch.save(tensors, header))
+    part.replace(target)
 
 
 def load(path: str | Path) -> Network:

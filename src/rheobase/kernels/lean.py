@@ -58,7 +58,7 @@ class Branch(NamedTuple):
 
 
 class LeanFire(torch.autograd.Function):
-    """Its tensors: the spikes of all branches, the weights of their convolutions (or None), what is kept of the spikes."""
+    """Its tensors: spikes of all branches, weights of their convolutions (or None), and what is kept of the spikes."""
 
     @staticmethod
     def forward(

@@ -19,7 +19,7 @@ from rheobase.nn import Conv2d
 from rheobase.paper.apart import Failure, apart
 from rheobase.paper.result import CPU, Chart, Result
 from rheobase.paper.training import broken, images, recipe_for, source
-from rheobase.recipes import Recipe
+from rheobase.recipe import Recipe
 from rheobase.step import learning_rate, make_optimizer, make_step, set_learning_rate
 
 CIFAR_BATCH = 250  # divides the training images, so that every step is the captured one

@@ -19,7 +19,7 @@ from rheobase.models import build
 from rheobase.nn import Soma
 from rheobase.paper.apart import Failure, apart
 from rheobase.paper.result import CPU, Chart, Result
-from rheobase.recipes import Recipe
+from rheobase.recipe import Recipe
 from rheobase.runs import Run
 from rheobase.step import AUTOCAST
 
@@ -184,14 +184,15 @@ def table(name: str, runs: list[Path]) -> Result:
             if not tested:
                 raise ValueError(f"{folder} has no test accuracy yet; let its first evaluation finish")
             key = (recipe.data, recipe.network, recipe.timesteps)
-            rows.append(_row(key, published.get(key), 100 * tested[-1], 100 * max(tested), len(metrics)))
+            row = _row(key, published.get(key), 100 * tested[-1], 100 * max(tested), len(metrics))
+            rows.append(row | {"planned": recipe.epochs})
         source = "trained runs"
     else:
         rows += [_stand_in(timesteps) for timesteps in sorted({t for _, _, t in published})]
         source = "embedded digits and a small network, instead of the paper's data"
     comparison = [
-        f"{row['network']} on {row['data']}, T = {row['timesteps']}: {row['last']:.2f} % after the last of "
-        f"{row['epochs']} epochs (best epoch {row['best']:.2f} %), the paper "
+        f"{row['network']} on {row['data']}, T = {row['timesteps']}: {row['last']:.2f} % after {row['epochs']} of "
+        f"{row.get('planned', row['epochs'])} epochs (best epoch {row['best']:.2f} %), the paper "
         + (f"{row['paper']:.2f} %." if row["paper"] else "has no such number.")
         for row in rows
     ]

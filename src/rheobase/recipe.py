@@ -1,0 +1,135 @@
+"""What a recipe is: everything that decides the outcome of a training run. `recipes` holds those with a name."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    name: str
+    data: str
+    network: str
+    timesteps: int
+    epochs: int
+    batch_size: int
+    """Images per optimiser step, over all processes together."""
+
+    image_size: int = 0
+    """Side that images of a folder are resized to; 0 for data sets with a size of their own."""
+    decay: float = 0.25
+    v_th: float = 0.5
+    width: float = 1.0
+
+    lr: float = 0.1
+    momentum: float = 0.9
+    nesterov: bool = False
+    weight_decay: float = 0.0
+    """Not applied to tdBN and biases."""
+    schedule: Literal["step", "cosine"] = "step"
+    step_epochs: int = 35
+    """The step schedule multiplies the learning rate by 0.1 every so many epochs."""
+    warmup_epochs: float = 0.0
+
+    loss: Literal["mean", "steps"] = "mean"
+    """Cross-entropy of the mean output (Eq. 11-13), or the mean of the cross-entropies of all steps (TET)."""
+    label_smoothing: float = 0.0
+    average: float = 0.0
+    """Decay per step of the moving average of weights that is evaluated and kept; 0: no average."""
+    short_timesteps: int = 0
+    short_epochs: int = 0
+    """The first `short_epochs` epochs run with `short_timesteps` steps."""
+
+    padding: int = 0
+    """Random crop: images move by up to so many pixels."""
+    flip: bool = False
+    """Mirror half of the images."""
+    alternate_flip: bool = False
+    """Mirror every image in every other epoch, instead of at random: no two epochs in a row look alike."""
+    time_jitter: int = 0
+    """Event sequences begin up to so many steps earlier or later."""
+    cutout: int = 0
+    policy: Literal["none", "trivial"] = "none"
+    """TrivialAugment: one random operation of random strength per image."""
+
+    precision: Literal["fp64", "fp32", "bf16", "fp16"] = "fp32"
+    memory: Literal["speed", "packed", "recompute"] = "speed"
+    evaluate_every: int = 1
+    """Epochs between two evaluations; the last epoch is always evaluated."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        counts = ("timesteps", "epochs", "batch_size", "step_epochs", "evaluate_every")
+        self._check("at least 1", counts, lambda v: v >= 1)
+        self._check("above 0", ("v_th", "width", "lr"), lambda v: v > 0)
+        self._check("between 0 and 1", ("decay", "momentum", "label_smoothing", "average"), lambda v: 0 <= v <= 1)
+        self._check(
+            "0 or more",
+            (
+                "weight_decay",
+                "warmup_epochs",
+                "short_timesteps",
+                "short_epochs",
+                "padding",
+                "cutout",
+                "seed",
+                "image_size",
+                "time_jitter",
+            ),
+            lambda v: v >= 0,
+        )
+        for name, kind in get_type_hints(Recipe).items():
+            if get_origin(kind) is Literal and getattr(self, name) not in get_args(kind):
+                raise ValueError(f"{name}: expected one of {', '.join(get_args(kind))}, got '{getattr(self, name)}'")
+        if self.short_epochs and not self.short_timesteps:
+            raise ValueError("short_epochs needs short_timesteps: the number of timesteps in those epochs")
+        if self.short_epochs and self.short_timesteps > self.timesteps:
+            raise ValueError(f"short_timesteps: expected at most {self.timesteps}, got {self.short_timesteps}")
+        if self.nesterov and not self.momentum:
+            raise ValueError("nesterov needs momentum; use nesterov=false")
+        if self.alternate_flip and not self.flip:
+            raise ValueError("alternate_flip needs flip=true")
+
+    def _check(self, what: str, names: Iterable[str], good: Callable[[Any], bool]) -> None:
+        for name in names:
+            if not good(getattr(self, name)):  # a NaN is never good
+                raise ValueError(f"{name}: expected {what}, got {getattr(self, name)}")
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any], source: object) -> "Recipe":
+        """The recipe with these settings, which come from the file `source`."""
+        try:
+            return cls(**settings)
+        except TypeError as error:
+            raise ValueError(f"{source}: no recipe of this version of rheobase ({error})") from None
+
+    def timesteps_at(self, epoch: int) -> int:
+        return self.short_timesteps if epoch < self.short_epochs else self.timesteps
+
+    def changed(self, settings: Iterable[str]) -> "Recipe":
+        """This recipe with `key=value` settings, values given as text."""
+        kinds = get_type_hints(Recipe)
+        changes = {}
+        for setting in settings:
+            key, separator, text = setting.partition("=")
+            if not separator:
+                raise ValueError(f"expected key=value, got '{setting}'")
+            if key not in kinds or key == "name":
+                valid = ", ".join(f.name for f in fields(Recipe) if f.name != "name")
+                raise ValueError(f"a recipe has no setting '{key}'; choose one of {valid}")
+            changes[key] = _parse(key, kinds[key], text)
+        return replace(self, **changes)
+
+
+def _parse(key: str, kind: Any, text: str) -> Any:
+    if kind is bool:
+        if text.lower() not in ("true", "false"):
+            raise ValueError(f"{key}: expected true or false, got '{text}'")
+        return text.lower() == "true"
+    if kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            expected = "a whole number" if kind is int else "a number"
+            raise ValueError(f"{key}: expected {expected}, got '{text}'") from None
+    return text
