@@ -243,7 +243,7 @@ def test_checkpoints_are_rare_and_metrics_after_the_last_one_are_made_anew(whole
     before = Run(out).rows()[0]["elapsed"]
     train.fit(recipe(), out=out, resume=True, device="cpu")
     assert_identical(out, whole)
-    assert Run(out).rows()[0]["elapsed"] > before
+    assert Run(out).rows()[0]["elapsed"] != before
 
 
 def test_a_kill_between_the_first_metrics_and_the_first_checkpoint(whole: Path, tmp_path: Path) -> None:

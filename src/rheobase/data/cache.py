@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.progress import track
 from torch import Tensor
 
-VERSION = 1  # of how slices are made
+VERSION = 2  # of how slices are made
 
 
 @dataclass(frozen=True)

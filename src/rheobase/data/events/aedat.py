@@ -40,8 +40,9 @@ def decode_2(content: bytes, source: str, size: tuple[int, int] = DVS128, on_err
     if len(kept) != number:
         address, t = address[kept], t[kept]
     steps = np.diff(t)
-    if not (steps > 2**31).any():  # a jump up and down again is a wrong time, not a new start of the clock
-        t[1:] += np.cumsum(steps < -(2**31)) << 32
+    starts_again = steps < -(2**31)
+    if starts_again.any() and not (steps > 2**31).any():  # a jump up and down again is one wrong time
+        t[1:] += np.cumsum(starts_again) << 32
     # what an address has above its 15 bits would be lost: such a y lies outside every sensor
     y = np.where(address >> 16, np.uint32(0xFFFF), address >> 8)
     return checked(
