@@ -35,7 +35,7 @@ class Clock(Reporter):
         self.ends: list[float] = []
 
     def epoch(self, row: dict[str, Any]) -> None:
-        self.ends.append(process_seconds() - Trainer.ended)  # as rows count
+        self.ends.append(process_seconds() - (Trainer.since or 0.0))  # as rows count
 
 
 def bare_step(run: Run, feed: Feed, steps: int) -> float:

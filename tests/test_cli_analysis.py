@@ -189,6 +189,19 @@ def test_runs_where_none_is_needed_are_refused(run: Path) -> None:
         call("paper", "fig3", run)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["fig3", "--epochs", 2], "fig3 has no use for --epochs"),
+        (["fig6", "--images", 2], "fig6 without a run has no use for --images"),
+        (["theorem1", "--data", "x"], "theorem1 has no use for --data"),
+    ],
+)
+def test_options_without_use_are_refused(arguments: list[str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call("paper", *arguments)
+
+
 def test_every_kind_of_chart_is_drawn(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="pictures need matplotlib")
     charts = [

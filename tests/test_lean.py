@@ -181,13 +181,14 @@ def test_branches_of_different_shapes_are_refused(memory: str) -> None:
         Soma(8, branches=2)(conv(s), s)
 
 
+@pytest.mark.parametrize(("given", "expected"), [(torch.float32, torch.bfloat16), (torch.float64, torch.float64)])
 @pytest.mark.parametrize("memory", ["speed", *MODES])
-def test_under_autocast_the_type_is_that_of_autocast(memory: str) -> None:
-    soma, conv = Soma(4), Conv2d(4, 4, 3, padding=1, bias=False)
+def test_under_autocast_the_type_is_that_of_autocast(memory: str, given: torch.dtype, expected: torch.dtype) -> None:
+    soma, conv = Soma(4).to(given), Conv2d(4, 4, 3, padding=1, bias=False).to(given)
     set_memory(conv, memory)
-    s = (torch.rand(3, 2, 4, 5, 6) > 0.5).float()
+    s = (torch.rand(3, 2, 4, 5, 6) > 0.5).to(given)
     with torch.autocast("cpu", torch.bfloat16):
         out = soma(conv(s))
         out.sum().backward()
-    assert out.dtype == torch.bfloat16
+    assert out.dtype == expected
     assert conv.weight.grad is not None

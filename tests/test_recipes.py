@@ -39,7 +39,7 @@ def test_settings_of_the_paper(name: str, network: str, timesteps: int, batch_si
 def test_a_recipe_of_another_version_names_its_file() -> None:
     settings = asdict(recipes.demo())
     assert Recipe.of(settings, "r.json") == recipes.demo()
-    for wrong in (settings | {"colour": "red"}, {"name": "demo"}):
+    for wrong in (settings | {"colour": "red"}, {"name": "demo"}, settings | {"lr": -1.0}):
         with pytest.raises(ValueError, match=r"^r\.json: no recipe of this version"):
             Recipe.of(wrong, "r.json")
 

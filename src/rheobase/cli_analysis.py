@@ -160,8 +160,9 @@ def _compute(
         "--epochs": epochs is not None and item is not Item.ablation,
         "--data": data is not None and not trains and not (of_run and runs),
     }
+    what = f"{item} without a run" if of_run and not runs else item
     for option in (name for name, given in unused.items() if given):
-        raise ValueError(f"{item} {'without a run ' if of_run else ''}has no use for {option}; leave it out")
+        raise ValueError(f"{what} has no use for {option}; leave it out")
     if item in (Item.table1, Item.table2, Item.table3):
         return [training.table(item.value, runs)]
     if of_run:

@@ -78,14 +78,14 @@ def export(
         raise ValueError(f"{network} is exported already; give the run it came from")
     if "shape" not in found.info:
         raise ValueError(f"{network} does not say the shape of its images; export it again from its run")
-    if int8:
-        recipe = recipe_of(found)
-        found = quantize(found, calibration_images(recipe, load_data(recipe, data)))
     suffix = f"{'-int8' if int8 else ''}{'-portable' if form is Form.portable else ''}.{to}"
     own = network / f"network{suffix}" if network.is_dir() else Path(f"{network.stem}{suffix}")
     if out is None and own.exists() and not network.is_dir():
         raise ValueError(f"{own} is there already; choose another file with --out")
     target = _target(out or own, to)
+    if int8:
+        recipe = recipe_of(found)
+        found = quantize(found, calibration_images(recipe, load_data(recipe, data)))
     shape = tuple(found.info["shape"])
     if to is Format.nir:
         nir.write(found, target, shape, form)
@@ -116,7 +116,8 @@ def verify(
     if found.simulation is not None:
         images, done = found.simulation.images, found.simulation.operations
         console.print(
-            f"event-driven simulator: {found.simulation.different} spikes differ on {images} image(s); "
+            f"event-driven simulator: {found.simulation.different} spikes differ on {images} image(s), "
+            f"logits by {100 * found.simulation.logits:.2g} %; "
             f"{done.additions:.3g} additions, {done.multiplications:.3g} multiplications per image"
         )
     console.print(f"test accuracy {100 * found.trained:.2f} % trained, {100 * found.deployed:.2f} % in the file")

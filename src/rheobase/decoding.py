@@ -39,7 +39,7 @@ def decode(request: Request) -> bytes:
         # of a large JPEG fewer pixels are decoded, where enough are left of the part
         image.draft("RGB", (ceil(image.width * scale), ceil(image.height * scale)))
         wide = image.mode.startswith("I")  # grey of 16 bits, which a plain conversion would clip
-        picture = (image.point(lambda value: value * (1 / 256)) if wide else image).convert("RGB")
+        picture = (image.convert("I").point(lambda value: value * (1 / 256)) if wide else image).convert("RGB")
     return picture.resize((size, size), images.Resampling.BILINEAR, box=box(*picture.size)).tobytes()
 
 

@@ -52,7 +52,7 @@ class Pending(NamedTuple):
             raise ValueError(f"memory '{conv.memory}' needs convolutions without bias, zero padding as numbers: {conv}")
         how = kernels.Convolution(list(conv.stride), list(conv.padding), list(conv.dilation), conv.groups)
         device, dtype = self.spikes.device.type, self.spikes.dtype
-        if torch.is_autocast_enabled(device):
+        if dtype != torch.float64 and torch.is_autocast_enabled(device):  # which leaves doubles alone
             dtype = torch.get_autocast_dtype(device)
         return kernels.Branch(self.spikes.to(dtype), how, conv.weight.to(dtype), kernels.are_spikes(self.spikes))
 

@@ -100,7 +100,7 @@ class Recipe:
         """The recipe with these settings, which come from the file `source`."""
         try:
             return cls(**settings)
-        except TypeError as error:
+        except (TypeError, ValueError) as error:
             raise ValueError(f"{source}: no recipe of this version of rheobase ({error})") from None
 
     def timesteps_at(self, epoch: int) -> int:

@@ -110,7 +110,7 @@ def evaluate_run(
             raise ValueError(f"{source} keeps its spikes to itself; evaluate the run it came from")
         recipe, network, dtype = replace(recipe_of(deployed), precision="fp32"), deployed, input_dtype(deployed)
     if timesteps is not None:
-        recipe = replace(recipe, timesteps=timesteps)
+        recipe = replace(recipe, timesteps=timesteps, short_epochs=0)
     return evaluate(network.to(where, dtype), Feed(load_data(recipe, data), recipe, where, dtype), recipe)
 
 
@@ -121,7 +121,8 @@ def choose_device(name: str) -> torch.device:
         device = torch.device(name)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, NotImplementedError):
-        raise ValueError(f"device '{name}' is not available here; use auto or cpu, or another number") from None
+        other = ", or another number" if ":" in name else ""
+        raise ValueError(f"device '{name}' is not available here; use auto or cpu{other}") from None
     if device.index is not None and device.type == "cuda":
         torch.cuda.set_device(device)  # graphs and Triton use the current one
     return device
@@ -130,7 +131,7 @@ def choose_device(name: str) -> torch.device:
 class Trainer:
     """The state of a run: network, optimiser, moving average, and how far it is."""
 
-    ended = 0.0  # when the run before this one ended, in seconds of this process
+    since: float | None = None  # when the run began, in seconds of this process: its start-up belongs to its first run
 
     def __init__(
         self,
@@ -157,7 +158,7 @@ class Trainer:
         self.forward = team.wrap(self.network)
         self.step = 0
         self.before = 0.0  # seconds that earlier processes worked on this run
-        self.since = Trainer.ended  # of this process; its start-up belongs to the first run
+        Trainer.since = 0.0 if Trainer.since is None else process_seconds()
         self.saved = time.monotonic()
         self.totals = torch.zeros(4, dtype=torch.float64, device=device)  # of the epoch: loss, correct, norm, images
 
@@ -180,7 +181,6 @@ class Trainer:
                     self._epoch(epoch, step, interrupted)
         finally:
             self.reporter.stop()
-            Trainer.ended = process_seconds()
 
     def _make_step(self, timesteps: int) -> Step:
         step = make_step(self.forward, self.optimizer, self.scaler, self.recipe, timesteps, self.average)
@@ -242,7 +242,7 @@ class Trainer:
         return row | {"elapsed": self._elapsed()}
 
     def _elapsed(self) -> float:
-        return self.before + process_seconds() - self.since
+        return self.before + process_seconds() - (Trainer.since or 0.0)
 
     def _check_finite(self, loss: float) -> None:
         if not isfinite(loss):
@@ -269,8 +269,8 @@ class Trainer:
         training, steps = saved.tensors["training"], saved.state.get("steps_per_epoch", self.feed.steps)
         if steps != self.feed.steps:
             raise ValueError(
-                f"{self.run.folder} took {steps} steps per epoch, {self.team.world} process(es) would take "
-                f"{self.feed.steps}; resume it with the former number of processes"
+                f"{self.run.folder} took {steps} steps per epoch, here it would take {self.feed.steps}; "
+                "resume it with the data and the number of processes that it began with"
             )
         self.step, self.before = saved.step, saved.state["elapsed"]
         self.totals.copy_(training["totals"])

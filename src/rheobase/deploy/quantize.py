@@ -45,7 +45,8 @@ def quantize(network: Network, images: Tensor) -> Network:
             weights = [conv.weight for source, conv in synapses.items() if source not in wide]
             # identity shortcuts alone are wide enough in any unit
             unit = int8_unit(weights) if weights else node.v_th / _LARGEST
-            steps = STEPS if node.decay == 1 else 1 / (1 - node.decay)
+            decay = _decay(node.decay)
+            steps = STEPS if decay == 1 else 1 / (1 - decay)
             # a channel with hardly any weights needs no unit as fine as they are
             level = torch.stack([node.v_th, *(c.bias.abs() for c in synapses.values() if c.bias is not None)]).amax(0)
             unit = torch.maximum(unit, level * steps / 2**22)
@@ -105,8 +106,12 @@ def _in_units(conv: nn.Conv2d, unit: Tensor, *, wide: bool) -> nn.Conv2d:
 def _neurons(lif: LIF, unit: Tensor) -> LIF:
     # half a step above the integer threshold, so that no rounding elsewhere can turn "equal" into "above"
     v_th = (torch.floor(lif.v_th / unit * _ONE) + 0.5) / _ONE
-    decay = 1.0 if lif.decay == 1 else min(round(lif.decay * _ONE), _ONE - 1) / _ONE  # what leaks goes on leaking
-    return LIF(decay, v_th, FRACTION_BITS)
+    return LIF(_decay(lif.decay), v_th, FRACTION_BITS)
+
+
+def _decay(decay: float) -> float:
+    """In fixed point; what leaks goes on leaking."""
+    return 1.0 if decay == 1 else min(round(decay * _ONE), _ONE - 1) / _ONE
 
 
 def _largest_sum(conv: nn.Module, *, of_image: bool) -> float:

@@ -35,6 +35,7 @@ def decode(content: bytes, source: str, *, size: tuple[int, int] | None = None, 
         return npz.decode(content, source, size, on_error)
     if source.endswith(".bin"):
         return binary.decode(content, source, size or binary.NMNIST, on_error)
-    problems, nothing = Problems(source, on_error), np.empty(0, np.int64)
-    problems.found("header", "no recording of a known format (AEDAT 2.0, AEDAT 3.1, .bin or .npz)", 0)
-    return checked(problems, nothing, nothing, nothing, nothing, size or aedat.DVS128, lambda _: 0)
+    if content:
+        raise ValueError(f"{source}: no recording at byte 0 in a known format: AEDAT 2.0, AEDAT 3.1, .bin or .npz")
+    nothing = np.empty(0, np.int64)
+    return checked(Problems(source, on_error), nothing, nothing, nothing, nothing, size or aedat.DVS128, lambda _: 0)
