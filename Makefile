@@ -20,11 +20,11 @@ test: .venv/installed  ## run the tests, two at a time; small networks gain noth
 test-kills: .venv/installed  ## kill and resume a run at 100 random moments
 	RHEOBASE_KILLS=100 $(BIN)/pytest tests/test_train.py -k kills
 
-test-peers: .venv/installed  ## install Triton, ONNX and the peer libraries, and run the tests that need them
-	$(PIP) --editable ".[dev,kernels,onnx]"
+test-peers: .venv/installed  ## install numba, Triton, ONNX and the peer libraries, and run the tests that need them
+	$(PIP) --editable ".[dev,events,kernels,onnx]"
 	$(PIP) --no-deps $(PEERS)
 	$(BIN)/pytest tests/test_kernels.py tests/test_triton.py tests/test_packing.py tests/test_benchmarks.py \
-		tests/test_cli_deploy.py tests/deploy
+		tests/test_cli_deploy.py tests/deploy tests/data/test_slicing.py
 
 test-gpu: .venv/installed  ## run the tests of kernels and training on this machine's GPU
 	$(BIN)/pytest tests/test_kernels.py tests/test_triton.py tests/test_packing.py tests/test_lean.py tests/test_capture.py

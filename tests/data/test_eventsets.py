@@ -84,7 +84,8 @@ def test_cifar_recordings_are_split_by_their_numbers(tmp_path: Path) -> None:
     for label, name in enumerate(CLASSES):
         (tmp_path / name).mkdir()
         for i in range(11):
-            events = Events(*(np.full(i + 1, v) for v in (5, label, i, 1)), 128, 128)
+            x, y = (np.full(i + 1, v, np.uint16) for v in (label, i))
+            events = Events(np.full(i + 1, 5), x, y, np.ones(i + 1, np.uint8), 128, 128)
             (tmp_path / name / f"cifar10_{name}_{i}.aedat").write_bytes(recordings.aedat_2(events))
     found = load("dvscifar10", tmp_path)
     assert found.test.labels.tolist() == list(range(10))

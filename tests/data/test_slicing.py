@@ -1,11 +1,11 @@
-"""Slices equal a count of one event after the other."""
+"""Slices equal a count of one event after the other, with numba, where it is installed, and without."""
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rheobase.data.events import Events, slices
+from rheobase.data.events import Events, counting, slices
 from tests.data.recordings import recording, recordings
 
 
@@ -33,6 +33,17 @@ def test_every_event_is_counted_once(
     assert np.array_equal(found, counted(events, window, timesteps, size, int(events.t[0]) + offset))
 
 
+@settings(max_examples=80, deadline=None)
+@given(recordings(128, 96, 5000), st.integers(1, 900), st.sampled_from([1, 42, 96]), st.integers(1, 900))
+def test_compiled_counts_are_the_same(events: Events, window: int, size: int, copies: int) -> None:
+    compiled = pytest.importorskip("rheobase.data.events.compiled", reason="needs numba")
+    events = Events(*(np.repeat(getattr(events, name), copies) for name in "txyp"), events.width, events.height)
+    edges = np.searchsorted(events.t, window * np.arange(7))
+    found, expected = (module.counted(events, edges, size, size) for module in (compiled, counting))
+    assert found.dtype == expected.dtype
+    assert np.array_equal(found, expected)
+
+
 def test_start_and_offset_add_up() -> None:
     events = recording(1, 501, 128, 96)
     found = slices(events, window=9000, timesteps=8, size=(42, 31), start=1000, offset=2000)
@@ -52,10 +63,12 @@ def test_counts_beyond_16_bits() -> None:
     events = Events(
         np.zeros(number, int), *(np.ones(number, np.uint16) for _ in range(2)), np.ones(number, np.uint8), 2, 3
     )
-    assert slices(events, window=9, timesteps=2)[0, 1, 1, 1] == number
+    frames = slices(events, window=9, timesteps=2)
+    assert frames[0, 1, 1, 1] == frames.sum() == number
+    assert slices(events, window=9, timesteps=2, binary=True).dtype == np.uint8
 
 
-@pytest.mark.parametrize(("hot", "kind"), [(0, np.uint8), (90, np.uint8), (700, np.uint16)])
+@pytest.mark.parametrize(("hot", "kind"), [(0, np.uint8), (90, np.uint8), (254, np.uint8), (700, np.uint16)])
 def test_sparse_frames_have_small_counts_that_never_overflow(hot: int, kind: type) -> None:
     """Most windows are empty, one has many events, of which `hot` are at one pixel."""
     spread = recording(5, 400, 128, 96, until=1000)
@@ -93,3 +106,19 @@ def test_an_empty_recording_is_zero() -> None:
 def test_impossible_slices(options: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         slices(recording(4, 9), **options)
+
+
+@pytest.mark.parametrize(("name", "value"), [("x", 128), ("y", 99), ("p", 2)])
+def test_events_outside_the_sensor(name: str, value: int) -> None:
+    events = recording(4, 9, 128, 99)
+    getattr(events, name)[5] = value
+    with pytest.raises(ValueError, match=rf"up to {value}.* outside a sensor of 128 x 99"):
+        slices(events, window=5, timesteps=3)
+
+
+def test_columns_of_the_wrong_type_or_length() -> None:
+    t, x, p = np.arange(3), np.zeros(3, np.uint16), np.zeros(3, np.uint8)
+    with pytest.raises(ValueError, match=r"expected y as 3 numbers of type uint16, got int64\[3\]"):
+        Events(t, x, t, p, 9, 9)
+    with pytest.raises(ValueError, match=r"expected p as 3 numbers of type uint8, got uint8\[2\]"):
+        Events(t, x, x, p[:2], 9, 9)

@@ -12,14 +12,14 @@ from rheobase.data.events.stream import Events, OnError, Problems, checked
 __all__ = ["Events", "OnError", "decode", "read", "simulate", "slices"]
 
 
-def read(path: Path, *, size: tuple[int, int] | None = None, on_error: OnError = "raise") -> Events:
+def read(path: Path | str, *, size: tuple[int, int] | None = None, on_error: OnError = "raise") -> Events:
     """The recording in an AEDAT 2.0, AEDAT 3.1, N-MNIST (.bin) or .npz file.
 
     `size` is the width and height of the sensor, if it is not the usual one of the format. A damaged file is an error,
     or is read without its damage, which `Events.skipped` counts.
     """
     try:
-        content = path.read_bytes()
+        content = Path(path).read_bytes()
     except OSError as error:
         raise ValueError(f"cannot read {path}: {error.strerror}") from None
     return decode(content, str(path), size=size, on_error=on_error)

@@ -67,7 +67,6 @@ def decode_3(content: bytes, source: str, size: tuple[int, int] = DVS128, on_err
     words = [np.frombuffer(content, "<u4", 2 * n, start).reshape(-1, 2) for start, n, _ in packets]
     pairs = np.concatenate([np.empty((0, 2), "<u4"), *words])
     counts = [n for _, n, _ in packets]
-    overflow = np.repeat(np.array([o for _, _, o in packets], np.int64), counts)
     address, t = pairs[:, 0], pairs[:, 1].astype(np.int64)
 
     def offset(i: int) -> int:
@@ -76,20 +75,25 @@ def decode_3(content: bytes, source: str, size: tuple[int, int] = DVS128, on_err
         packet = int(np.searchsorted(np.cumsum(counts), i, side="right"))
         return packets[packet][0] + 8 * (i - sum(counts[:packet]))
 
+    valid = (address & 1).astype(bool)
     late = t >= 2**31
     if late.any():
         first = int(late.argmax())
         problems.found("negative", "a negative time", offset(first), int(late.sum()))
-    valid = np.flatnonzero(((address & 1) == 1) & ~late)
-    address, t = address[valid], t[valid] + (overflow[valid] << 31)
+        valid &= ~late
+    t += np.repeat(np.array([overflow << 31 for _, _, overflow in packets], np.int64), counts)
+    index = np.arange(0)
+    if not valid.all():
+        index = np.flatnonzero(valid)
+        address, t = address[index], t[index]
     return checked(
         problems,
         t,
-        (address >> 17) & 0x7FFF,
-        (address >> 2) & 0x7FFF,
-        (address >> 1) & 1,
+        (address >> 17).astype(np.uint16),
+        (address >> 2).astype(np.uint16) & 0x7FFF,
+        (address >> 1).astype(np.uint8) & 1,
         size,
-        lambda i: offset(int(valid[i]) if len(valid) else 0),
+        lambda i: offset(int(index[i]) if len(index) else i),
     )
 
 

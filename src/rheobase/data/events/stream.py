@@ -24,6 +24,15 @@ class Events:
     skipped: Mapping[str, int] = field(default_factory=dict)
     """What was wrong with the file and left out: kind of problem to number of times."""
 
+    def __post_init__(self) -> None:
+        for name, kind in (("t", np.int64), ("x", np.uint16), ("y", np.uint16), ("p", np.uint8)):
+            column = getattr(self, name)
+            if column.dtype != kind or column.shape != (len(self.t),):
+                raise ValueError(
+                    f"events: expected {name} as {len(self.t)} numbers of type {np.dtype(kind)}, "
+                    f"got {column.dtype}{list(column.shape)}"
+                )
+
     def __len__(self) -> int:
         return len(self.t)
 

@@ -1,0 +1,62 @@
+"""Events counted per window and cell with NumPy and torch alone: all of them in one pass, in the smallest safe type."""
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from rheobase.data.events.stream import Events
+
+SPARSE = 8  # cells per event: from here on, writing zeros takes longer than looking for the smallest type of counts
+GROUP = 7  # 2^7 neighbouring cells are counted together for that
+
+
+def counted(events: Events, edges: NDArray[np.int64], width: int, height: int) -> NDArray[np.unsignedinteger]:
+    """How many of the events from one of the `edges` to the next lie in each cell: [windows, 2 * height * width].
+
+    Counts have 8, 16 or 32 bits, the fewest that hold the largest of them.
+    """
+    windows, frame = len(edges) - 1, 2 * height * width
+    cells, per_window = windows * frame, np.diff(edges)
+    index = np.repeat(np.arange(0, cells, frame, dtype=np.int64), per_window)
+    index += _cells(events, slice(int(edges[0]), int(edges[-1])), width, height)
+    counts = _occurrences(index, cells, _largest(index, cells, int(per_window.max())))
+    if counts.itemsize > 1:
+        counts = counts.astype(np.min_scalar_type(int(counts.max())), copy=False)
+    return counts.reshape(windows, frame)
+
+
+def scaled(
+    position: NDArray[np.uint16], cells: int, pixels: int, number: type[np.unsignedinteger]
+) -> NDArray[np.unsignedinteger]:
+    """The cells in which pixels lie, along one side of the sensor."""
+    if cells == pixels:
+        return position.astype(number, copy=False)
+    return position * number(cells) // number(pixels)
+
+
+def _cells(events: Events, part: slice, width: int, height: int) -> NDArray[np.unsignedinteger]:
+    largest = max(2 * height * width, events.width * width, events.height * height)
+    number = np.uint16 if largest < 2**16 else np.uint32 if largest < 2**32 else np.uint64  # narrow ones are faster
+    cell = scaled(events.y[part], height, events.height, number) * number(width)
+    cell += scaled(events.x[part], width, events.width, number)
+    cell += events.p[part] * number(height * width)
+    return cell
+
+
+def _largest(index: NDArray[np.int64], cells: int, in_window: int) -> int:
+    """A number of events that no cell exceeds, since no window or no group of cells does."""
+    if in_window < 2**8 or cells < SPARSE * len(index):
+        return in_window
+    # a group can lie in two windows
+    return min(in_window, int(_occurrences(index >> GROUP, (cells >> GROUP) + 1, 2 * in_window).max()))
+
+
+def _occurrences(index: NDArray[np.int64], cells: int, largest: int) -> NDArray[np.unsignedinteger]:
+    """How often every number below `cells` occurs, in the smallest type that can count to `largest`."""
+    # NumPy's bincount counts with 64 bits, and writing zeros takes the longest: most frames are mostly zeros
+    unsigned, signed = ("u1", "u1") if largest < 2**8 else ("u2", "i2") if largest < 2**16 else ("u4", "i4")
+    counts = np.zeros(cells, unsigned)
+    # torch adds no unsigned numbers above 8 bits, but the bits of a sum are the same for signed ones
+    ones = np.ones(len(index), signed)
+    torch.from_numpy(counts.view(signed)).scatter_add_(0, torch.from_numpy(index), torch.from_numpy(ones))
+    return counts
