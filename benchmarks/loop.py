@@ -23,7 +23,7 @@ from rheobase.progress import Reporter, process_seconds
 from rheobase.recipe import Recipe
 from rheobase.runs import Run, load_data
 from rheobase.step import DTYPES, make_optimizer, make_step
-from rheobase.train import Trainer, choose_device, fit
+from rheobase.train import choose_device, fit
 
 WARM, TIMED = 10, 100  # steps
 
@@ -35,7 +35,7 @@ class Clock(Reporter):
         self.ends: list[float] = []
 
     def epoch(self, row: dict[str, Any]) -> None:
-        self.ends.append(process_seconds() - (Trainer.since or 0.0))  # as rows count
+        self.ends.append(process_seconds())
 
 
 def bare_step(run: Run, feed: Feed, steps: int) -> float:
@@ -69,7 +69,8 @@ def measure(recipe: Recipe, data: Path | None, device: torch.device, steps: int 
     with TemporaryDirectory() as folder:
         probe = Run.create(Path(folder) / "probe", recipe, dataset, device)
         before = bare_step(probe, feed, steps)
-        run = fit(recipe, data=data, out=Path(folder) / "run", device=str(device), reporter=clock, save_every=0)
+        out = Path(folder) / "run"
+        run = fit(recipe, data=data, out=out, device=str(device), reporter=clock, save_every=0, began=0.0)
         after = bare_step(probe, feed, steps)
         rows = run.rows()
     bare = (before + after) / 2

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.synchronize import Event
 from pathlib import Path
 from threading import Barrier
 
@@ -148,6 +149,31 @@ def test_elapsed_counts_every_second_once(whole: Path, tmp_path: Path) -> None:
     spent = sum(row["seconds"] for row in rows)
     assert spent < rows[-1]["elapsed"] < process_seconds() - Run(whole).rows()[-1]["seconds"]
     assert [row["elapsed"] for row in rows] == sorted(row["elapsed"] for row in rows)
+
+
+def test_elapsed_begins_when_it_is_told(tmp_path: Path) -> None:
+    before = process_seconds()
+    rows = train.fit(recipe("epochs=1"), out=tmp_path / "run", device="cpu", began=0.0).rows()
+    assert rows[-1]["elapsed"] > before
+
+
+def hold(folder: Path, held: Event) -> None:
+    with Run(folder).claimed():
+        held.set()
+        time.sleep(100)
+
+
+def test_one_process_at_a_time_trains_a_run(tmp_path: Path) -> None:
+    train.fit(recipe("epochs=1"), out=tmp_path, device="cpu")
+    held = processes.Event()
+    other = processes.Process(target=hold, args=(tmp_path, held))
+    other.start()
+    assert held.wait(100)
+    with pytest.raises(ValueError, match="is being trained by another process; wait for its end"):
+        train.fit(recipe("epochs=1"), out=tmp_path, resume=True, device="cpu")
+    other.kill()
+    other.join()
+    train.fit(recipe("epochs=1"), out=tmp_path, resume=True, device="cpu")
 
 
 def test_runs_that_begin_together_have_folders_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -193,7 +193,7 @@ def _fit(recipe: "Recipe", *, data: Path | None = None, tensorboard: bool = Fals
     if tensorboard:
         reporter = curves.TensorBoard(reporter)
     try:
-        run = train.fit(recipe, data=data, reporter=reporter, **options)
+        run = train.fit(recipe, data=data, reporter=reporter, began=0.0, **options)
     except train.Interrupted as stop:
         errors.print(f"{stop}; continue with: rheobase train --resume {stop.folder}{_data_option(data)}")
         raise typer.Exit(130) from None

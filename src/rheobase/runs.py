@@ -3,6 +3,8 @@
 import json
 import platform
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from itertools import count
@@ -57,6 +59,20 @@ class Run:
         """The network of this run, without its weights, in the memory order that convolutions prefer."""
         network = network_for(self.recipe(), self._read_json("data.json"))
         return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+    @contextmanager
+    def claimed(self) -> Iterator[None]:
+        """For one process at a time: the system releases it at the end of the process, however that comes."""
+        with open(self.folder / ".lock", "w") as file:
+            try:
+                import fcntl
+
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except (BlockingIOError, PermissionError):
+                raise ValueError(f"{self.folder} is being trained by another process; wait for its end") from None
+            except (ImportError, OSError):
+                pass  # a system or a file system without locks
+            yield
 
     def append(self, row: Row) -> None:
         try:

@@ -61,12 +61,15 @@ def fit(
     reporter: Reporter | None = None,
     save_every: float = SAVE_SECONDS,
     part_bytes: int | None = None,
+    began: float | None = None,
 ) -> Run:
     """Train `recipe` into the folder `out`, or continue the run that is there from its newest good checkpoint.
 
     A checkpoint is written after the epoch in which `save_every` seconds have passed, at the end, and on Ctrl-C. Its
-    files above `part_bytes` are cut into parts of that size.
+    files above `part_bytes` are cut into parts of that size. `began` is when the work on it began, in seconds since
+    the start of this process; without it, now.
     """
+    began = process_seconds() if began is None else began
     if resume and out is None:
         raise ValueError("resume needs the folder of the run")
     with distributed.team(choose_device(device)) as (team, where):
@@ -85,13 +88,14 @@ def fit(
         if run.recipe() != recipe:
             raise ValueError(f"{out} holds a run of another recipe; resume it with its own")
         shown = reporter if reporter and team.leads else Reporter()
-        trainer = Trainer(run, recipe, feed, team, shown, save_every=save_every, part_bytes=part_bytes)
-        if resume and (saved := checkpoint.latest(run.checkpoints)) is not None:
-            trainer.restore(saved)
-        if resume and team.leads:
-            run.keep_rows(trainer.step // feed.steps)
-        trainer.train()
-        team.wait()  # nobody leaves before the last checkpoint is written
+        with run.claimed() if team.leads else nullcontext():
+            trainer = Trainer(run, recipe, feed, team, shown, began, save_every=save_every, part_bytes=part_bytes)
+            if resume and (saved := checkpoint.latest(run.checkpoints)) is not None:
+                trainer.restore(saved)
+            if resume and team.leads:
+                run.keep_rows(trainer.step // feed.steps)
+            trainer.train()
+            team.wait()  # nobody leaves before the last checkpoint is written
     return run
 
 
@@ -131,8 +135,6 @@ def choose_device(name: str) -> torch.device:
 class Trainer:
     """The state of a run: network, optimiser, moving average, and how far it is."""
 
-    since: float | None = None  # when the run began, in seconds of this process: its start-up belongs to its first run
-
     def __init__(
         self,
         run: Run,
@@ -140,6 +142,7 @@ class Trainer:
         feed: Feed,
         team: Team,
         reporter: Reporter,
+        began: float,
         *,
         save_every: float,
         part_bytes: int | None,
@@ -157,8 +160,7 @@ class Trainer:
         self.scaler = torch.amp.GradScaler(device.type, enabled=recipe.precision == "fp16")
         self.forward = team.wrap(self.network)
         self.step = 0
-        self.before = 0.0  # seconds that earlier processes worked on this run
-        Trainer.since = 0.0 if Trainer.since is None else process_seconds()
+        self.began, self.before = began, 0.0  # before: seconds that earlier processes worked on this run
         self.saved = time.monotonic()
         self.totals = torch.zeros(4, dtype=torch.float64, device=device)  # of the epoch: loss, correct, norm, images
 
@@ -242,7 +244,7 @@ class Trainer:
         return row | {"elapsed": self._elapsed()}
 
     def _elapsed(self) -> float:
-        return self.before + process_seconds() - (Trainer.since or 0.0)
+        return self.before + process_seconds() - self.began
 
     def _check_finite(self, loss: float) -> None:
         if not isfinite(loss):

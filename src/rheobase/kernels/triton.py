@@ -1,9 +1,10 @@
 """The four steps of the fused soma on a GPU: layouts, tiles and launches of the Triton kernels."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from functools import wraps
 from math import isinf, prod
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import triton
@@ -24,6 +25,19 @@ TILES = {
     "backward_inputs": (256, 2),
 }
 WIDEST_TILE = 128  # channels
+
+Launcher = TypeVar("Launcher", bound=Callable[..., Any])
+
+
+def on_device_of_first(launch: Launcher) -> Launcher:
+    """Triton launches on the current GPU, which need not be that of the tensors."""
+
+    @wraps(launch)
+    def launch_there(first: Tensor | list[Tensor], *arguments: Any, **options: Any) -> Any:
+        with torch.cuda.device_of(first if isinstance(first, Tensor) else first[0]):
+            return launch(first, *arguments, **options)
+
+    return launch_there  # type: ignore[return-value]
 
 
 @dataclass(frozen=True)
@@ -93,6 +107,7 @@ def _constants(x: Tensor, branches: int, decay: float, v_th: float, eps: float) 
     }
 
 
+@on_device_of_first
 def statistics(xs: list[Tensor]) -> tuple[Tensor, Tensor]:
     dtype = torch.promote_types(xs[0].dtype, torch.float32)
     mean = torch.empty(len(xs), xs[0].shape[2], dtype=dtype, device=xs[0].device)
@@ -117,6 +132,7 @@ def statistics(xs: list[Tensor]) -> tuple[Tensor, Tensor]:
     return mean, var
 
 
+@on_device_of_first
 def forward(
     xs: list[Tensor], weight: Tensor, bias: Tensor, mean: Tensor, var: Tensor, decay: float, v_th: float, eps: float
 ) -> Tensor:
@@ -133,6 +149,7 @@ def forward(
     return spikes
 
 
+@on_device_of_first
 def backward_sums(
     grad: Tensor,
     xs: list[Tensor],
@@ -162,6 +179,7 @@ def backward_sums(
     return sums
 
 
+@on_device_of_first
 def backward_inputs(
     grad: Tensor,
     xs: list[Tensor],
@@ -217,10 +235,12 @@ def _backward(
     )  # fmt: skip
 
 
+@on_device_of_first
 def pack(spikes: Tensor, bits: Tensor) -> None:
     """Into bits [W] of packed spikes, from spikes in memory order [numel] (see `packing`)."""
     kernels.pack_kernel[(triton.cdiv(len(bits), 1024),)](spikes, bits, len(spikes), len(bits), BLOCK=1024)
 
 
+@on_device_of_first
 def unpack(bits: Tensor, spikes: Tensor) -> None:
     kernels.unpack_kernel[(triton.cdiv(len(bits), 1024),)](bits, spikes, len(spikes), len(bits), BLOCK=1024)
