@@ -1,6 +1,8 @@
 """Synapses fold T into the batch; the soma owns parameters, running statistics and the identity of its neuron."""
 
+import copy
 import re
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,7 +10,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from rheobase.nn import AvgPool2d, Conv2d, Soma, hold
+from rheobase.models import build
+from rheobase.nn import AvgPool2d, Conv2d, Soma, hold, set_memory, switched
 
 T, N, C, H, W = 3, 4, 5, 6, 8
 
@@ -175,3 +178,44 @@ def test_pooling_of_what_is_held_for_all_steps() -> None:
 def test_a_window_larger_than_the_image_is_an_error() -> None:
     with pytest.raises(RuntimeError, match="too small"):
         AvgPool2d(4)(torch.zeros(2, 1, 3, 3, 5))
+
+
+def test_pooling_of_steps_that_overlap_in_memory() -> None:
+    frames = torch.randn(T + 2, N, C, H, W, dtype=torch.float64, requires_grad=True)
+    grads = []
+    for pool in (AvgPool2d(2), lambda x: nn.functional.avg_pool2d(x.flatten(0, 2), 2).unflatten(0, x.shape[:3])):
+        out = pool(frames.unfold(0, T, 1).movedim(-1, 0).flatten(1, 2))
+        (grad,) = torch.autograd.grad((out * torch.arange(out.numel()).view_as(out)).sum(), frames)
+        grads.append(grad)
+    torch.testing.assert_close(*grads)
+
+
+def test_switching_gives_every_part_its_mode_back() -> None:
+    network = build("resnet8").train()
+    network.body[0].eval()
+    modes = [module.training for module in network.modules()]
+    with switched(network, training=False):
+        assert not any(module.training for module in network.modules())
+    assert [module.training for module in network.modules()] == modes
+
+
+def test_a_convolution_that_must_wait_for_a_soma_says_so() -> None:
+    network = build("resnet8")
+    set_memory(network, "packed")
+    with pytest.raises(AttributeError, match="memory 'packed' must feed a Soma straight away"):
+        network(torch.randn(3, 1, 8, 8), 2)
+
+
+@pytest.mark.parametrize("memory", ["speed", "packed", "recompute"])
+@pytest.mark.parametrize("frozen", [True, False])
+def test_higher_derivatives_are_refused(memory: str, frozen: bool) -> None:
+    network = build("resnet8", memory=memory).requires_grad_(not frozen)
+    x = torch.randn(3, 1, 8, 8, requires_grad=True)
+    with pytest.raises(RuntimeError, match="know first derivatives only"):
+        torch.autograd.grad(network(x, 2).sum(), x, create_graph=True)
+
+
+def test_a_soma_of_a_process_group_can_be_copied() -> None:
+    soma = Soma(C)
+    soma.group = threading.Lock()  # cannot be copied, like a process group
+    assert copy.deepcopy(soma).group is None

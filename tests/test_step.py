@@ -29,6 +29,13 @@ def test_cosine_schedule_with_warmup() -> None:
     assert [learning_rate(r, epoch) for epoch in (0, 1, 2, 4, 8)] == pytest.approx(expected)
 
 
+def test_a_shared_weight_moves_once() -> None:
+    network = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    network[1].weight = network[0].weight
+    decayed, others = make_optimizer(network, recipe(), CPU).param_groups
+    assert (len(decayed["params"]), len(others["params"])) == (1, 2)
+
+
 def test_weight_decay_spares_tdbn_and_biases() -> None:
     network = resnet8()
     decayed, others = make_optimizer(network, recipe("weight_decay=0.01"), CPU).param_groups

@@ -4,6 +4,8 @@ Parameters and buffers live here, the maths in `functional` and `kernels`. Every
 [T, N, ...] and keeps no state between calls; synapses fold T into the batch.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -19,6 +21,18 @@ MEMORY = {
     "packed": "keep spikes as one bit each",
     "recompute": "keep nothing but spikes as one bit each, and compute the synapse outputs again",
 }
+
+
+@contextmanager
+def switched(network: nn.Module, *, training: bool) -> Iterator[None]:
+    """`network` in training or evaluation mode; afterwards every part is in its own again."""
+    modes = {module: module.training for module in network.modules()}
+    network.train(training)
+    try:
+        yield
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
 
 
 class Conv2d(nn.Conv2d):
@@ -45,6 +59,12 @@ class Pending(NamedTuple):
 
     synapse: Conv2d
     spikes: Tensor
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(
+            f"no {name}: a convolution with memory '{self.synapse.memory}' must feed a Soma straight away; "
+            "call set_memory for those parts of the network where it does"
+        )
 
     def branch(self) -> kernels.Branch:
         conv = self.synapse
@@ -92,9 +112,8 @@ class _MeanOfWindows(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, size: int) -> Tensor:
-        # what is held for all steps is the same memory, its gradient is not
-        stride = x.stride() if all(x.stride()) else torch.empty(x.shape, device="meta").stride()
-        ctx.size, ctx.like = size, (x.shape, stride, x.dtype)
+        # where steps share memory (held or overlapping ones), their gradients do not
+        ctx.size, ctx.like = size, (x.shape, torch.empty_like(x, device="meta").stride(), x.dtype)
         windows = _windows(x, size)
         total = torch.zeros_like(windows[..., 0, :, 0], dtype=torch.promote_types(x.dtype, torch.float32))
         for i, j in product(range(size), repeat=2):
@@ -197,6 +216,10 @@ class Soma(nn.Module):
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
             kernels.remember(spikes)
         return spikes
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What can be copied and saved: a process group cannot."""
+        return {name: value for name, value in self.__dict__.items() if name != "group"}
 
     # A checkpoint carries the neuron as a tensor, so that weights cannot be loaded into a different one.
 

@@ -40,7 +40,8 @@ def learning_rate(recipe: Recipe, epoch: float) -> float:
 
 
 def make_optimizer(network: nn.Module, recipe: Recipe, device: torch.device) -> torch.optim.SGD:
-    decayed = [m.weight for m in network.modules() if isinstance(m, nn.Conv2d | nn.Linear)]
+    # once each: layers may share a weight
+    decayed = list(dict.fromkeys(m.weight for m in network.modules() if isinstance(m, nn.Conv2d | nn.Linear)))
     chosen = {id(p) for p in decayed}
     others = [p for p in network.parameters() if id(p) not in chosen]
     optimizer = torch.optim.SGD(

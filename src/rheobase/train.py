@@ -23,7 +23,7 @@ from rheobase.deploy.network import LIF, Network
 from rheobase.distributed import Team
 from rheobase.functional import readout
 from rheobase.heap import keep_freed_memory
-from rheobase.nn import Soma
+from rheobase.nn import Soma, switched
 from rheobase.progress import Reporter, process_seconds
 from rheobase.recipe import Recipe
 from rheobase.runs import Row, Run, load_data, load_network
@@ -301,17 +301,15 @@ def evaluate(network: nn.Module, feed: Feed, recipe: Recipe, team: Team = ALONE)
         soma.register_forward_hook(lambda module, inputs, spikes, i=i: count(i, spikes))
         for i, soma in enumerate(somas.values())
     ]
-    was_training = network.training
-    network.eval()
     try:
-        for images, labels in feed.testing():
-            with autocast(recipe, feed.device):
-                logits = network(images, recipe.timesteps)
-            totals[0] += loss_of(logits, labels, recipe) * len(labels)
-            totals[1] += (readout(logits).argmax(1) == labels).sum()
-            totals[2] += len(labels)
+        with switched(network, training=False):
+            for images, labels in feed.testing():
+                with autocast(recipe, feed.device):
+                    logits = network(images, recipe.timesteps)
+                totals[0] += loss_of(logits, labels, recipe) * len(labels)
+                totals[1] += (readout(logits).argmax(1) == labels).sum()
+                totals[2] += len(labels)
     finally:
-        network.train(was_training)
         for handle in handles:
             handle.remove()
     loss, correct, n = team.sum(totals).tolist()

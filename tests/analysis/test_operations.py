@@ -90,3 +90,10 @@ def test_dense_counts_are_those_of_the_shapes() -> None:
 def test_silent_networks_cost_no_additions() -> None:
     nothing = Operations(3, 1, [], 0, 1.0, 0, 0.0, 0)
     assert nothing.count() == (0, 0)
+
+
+def test_sums_of_windows_are_counted_as_spikes() -> None:
+    network, x = by_hand()
+    network.nodes["pool"].divisor_override = 1
+    decode = operations(network, x, 5).layers[1]
+    assert decode.from_spikes == 5 * 2 * 3

@@ -33,6 +33,24 @@ def test_changed_weights_are_noticed():
     torch.testing.assert_close(conv(x), -2 * before)
 
 
+@pytest.mark.parametrize("other", [torch.float16, torch.bfloat16])
+def test_weights_that_were_rounded_are_noticed(other):
+    conv = convolution(torch.randn(8, 4, 3, 3), torch.randn(8), padding=1)
+    x = torch.randn(1, 4, 6, 7)
+    conv(x)
+    conv.to(other).float()
+    assert not conv._kept  # or else it depends on where the new weights lie
+    torch.testing.assert_close(conv(x), torch.conv2d(x, conv.weight, conv.bias, padding=1), rtol=1e-5, atol=1e-5)
+
+
+def test_a_convolution_that_has_run_can_be_saved(tmp_path):
+    conv = convolution(torch.randn(3, 2, 3, 3), torch.randn(3), stride=2)
+    x = torch.randn(1, 2, 5, 6)
+    before = conv(x)
+    torch.save(conv, tmp_path / "conv.pt")
+    assert torch.equal(torch.load(tmp_path / "conv.pt", weights_only=False)(x), before)
+
+
 def test_a_copy_is_independent():
     conv = convolution(torch.randn(3, 2, 3, 3), torch.randn(3), stride=2)
     x = torch.randn(1, 2, 5, 6)

@@ -56,6 +56,12 @@ def test_8_bit_weights_are_within_half_a_unit(tmp_path):
     assert torch.equal(loaded.nodes["body_0_conv1"].bias, network.nodes["body_0_conv1"].bias)
 
 
+def test_integers_are_not_rounded_to_8_bits_again(tmp_path):
+    with pytest.raises(ValueError, match="quantised already"):
+        save(quantize(fold(tiny()), images(6, 2, 7)), tmp_path / "net.safetensors", int8=True)
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [

@@ -3,6 +3,7 @@ import torch
 from torch import Tensor, nn
 
 from rheobase.analysis.variants import NeuNorm, NoNorm, StepNorm, UnitAlpha, UnscaledNorm
+from rheobase.deploy import nir
 from rheobase.deploy.agreement import agreement, record
 from rheobase.deploy.folding import fold
 from rheobase.deploy.network import LIF, Network, Scale
@@ -206,3 +207,33 @@ def test_wrong_input_is_explained():
         network(images(3, 2, 7).expand(4, -1, -1, -1, -1), 5)
     with pytest.raises(ValueError, match=r"\[N, C, H, W\]"):
         network(images(3, 2, 7)[0], 4)
+
+
+class Named(nn.Module):
+    """Reads its input twice; its layers have the given names."""
+
+    def __init__(self, first: str, last: str) -> None:
+        super().__init__()
+        self.first, self.last = first, last
+        self.add_module(first, Conv2d(2, 2, 3, padding=1, bias=False))
+        self.add_module(last, Conv2d(2, 5, 1, bias=False))
+        self.soma1, self.soma2 = Soma(2), Soma(2, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        spikes = self.soma1(getattr(self, self.first)(x))
+        return getattr(self, self.last)(x=self.soma2(spikes, x))
+
+
+@pytest.mark.parametrize("names", [("input", "output"), ("output", "input")])
+def test_layers_may_be_called_input_and_output(names):
+    pytest.importorskip("nir", reason="the extra rheobase[nir] is not installed")
+    x = images(3, 2, 7).expand(4, -1, -1, -1, -1)
+    model = Named(*names).double().eval()
+    network = fold(model)
+    torch.testing.assert_close(network(x), model(x).flatten(2), rtol=0, atol=1e-12)
+    assert {"input", "output"} < set(nir.to_nir(network, (2, 7, 7)).nodes)
+
+
+def test_a_node_cannot_be_called_input():
+    with pytest.raises(ValueError, match="node 'input': the name is that of the network's own input"):
+        Network({"input": nn.Flatten()}, {"input": ["input"]})

@@ -158,3 +158,13 @@ def test_wrong_edges_are_named(path, extra, words):
         del file["node/edges"]
         file["node/edges"] = np.array([*edges, extra], dtype=h5py.string_dtype())
     assert_refused(path, words)
+
+
+def test_a_node_that_leads_nowhere_is_refused(path):
+    with h5py.File(path, "a") as file:
+        file.copy("node/nodes/head_decode", "node/nodes/zzz")
+        edges = [tuple(edge) for edge in file["node/edges"][()].tolist()]
+        (before,) = [a for a, b in edges if b == b"head_decode"]
+        del file["node/edges"]
+        file["node/edges"] = np.array([*edges, (before, b"zzz")], dtype=h5py.string_dtype())
+    assert_refused(path, "node 'zzz' does not lead to the output")

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from rheobase.deploy import nir as rheobase_nir
 from rheobase.deploy import nirfile
@@ -9,6 +10,7 @@ from rheobase.deploy.folding import fold
 from rheobase.deploy.network import INPUT, LIF, Network, Scale
 from rheobase.deploy.quantize import FRACTION_BITS, quantize
 from rheobase.deploy.simulate import simulate
+from rheobase.nn import Conv2d, Soma
 
 from .networks import images, tiny
 
@@ -197,3 +199,20 @@ def test_neurons_that_leak_a_little_still_leak():
             "readout": torch.nn.Conv2d(3, 5, 1),
         }
         assert quantize(small(nodes, inputs), images(6, 2, 7)).nodes["slow"].decay == expected
+
+
+def test_a_network_that_ends_in_neurons_keeps_its_spikes():
+    model = nn.Sequential(Conv2d(2, 3, 3, padding=1), Soma(3), Conv2d(3, 5, 3, padding=1), Soma(5)).double().eval()
+    with torch.no_grad():
+        model[3].weight.copy_(torch.tensor([[0.3, 1.0, 3.0, 10.0, 30.0]]))  # very different units
+        model[3].bias[0, 0] = 0.4
+    x = images(3, 2, 7).expand(4, -1, -1, -1, -1)
+    exact = fold(model)
+    found = quantize(exact, x)(x)
+    assert found.unique().tolist() == [0.0, 1.0]
+    assert (found != exact(x)).double().mean() < 0.02
+
+
+def test_images_of_any_type_are_taken():
+    network, x = quantize(fold(tiny()), images(3, 2, 7)), images(3, 2, 7).float()
+    assert torch.equal(network(x, 3), network(x.double(), 3))

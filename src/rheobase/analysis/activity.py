@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from rheobase.nn import Soma
+from rheobase.nn import Soma, switched
 
 # Shares from which a finding is worth a sentence.
 MANY_CHANNELS, LOW_RATE, HIGH_RATE, FADING = 0.05, 0.01, 0.5, 0.5
@@ -48,14 +48,13 @@ def activity(network: nn.Module, batches: Iterable[Tensor], timesteps: int) -> l
         neurons[name] = spikes[0, 0].numel()
 
     handles = [m.register_forward_hook(lambda m, x, out, name=name: count(name, out)) for name, m in watched.items()]
-    was_training, total = network.training, 0
-    network.eval()
+    total = 0
     try:
-        for x in batches:
-            network(x, timesteps if x.ndim == 4 else None)
-            total += x.shape[-4]
+        with switched(network, training=False):
+            for x in batches:
+                network(x, timesteps if x.ndim == 4 else None)
+                total += x.shape[-4]
     finally:
-        network.train(was_training)
         for handle in handles:
             handle.remove()
     if not total:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from rheobase.capture import capture
 from rheobase.functional import readout
 from rheobase.models import SpikingNet
-from rheobase.nn import Soma
+from rheobase.nn import Soma, switched
 
 
 @dataclass(frozen=True)
@@ -72,8 +72,8 @@ def gradient_norms(
         optimizer.zero_grad()
         loss.backward()
         for i, layer in enumerate(synapses.values()):
-            assert layer.weight.grad is not None
-            weights[i] += _norm(layer.weight.grad)
+            if layer.weight.grad is not None:  # not frozen
+                weights[i] += _norm(layer.weight.grad)
         optimizer.step()
         return (loss.detach(),)
 
@@ -81,14 +81,13 @@ def gradient_norms(
         soma.register_forward_hook(lambda m, x, out, i=i: listen(i, out)) for i, soma in enumerate(watched.values())
     ]
     optimizer = torch.optim.SGD(network.parameters(), lr=lr, momentum=0.9)
-    was_training, steps, captured = network.training, 0, capture(step, device)
-    network.train()
+    steps, captured = 0, capture(step, device)
     try:
-        for images, labels in batches:
-            captured(images, labels)
-            steps += 1
+        with switched(network, training=True):
+            for images, labels in batches:
+                captured(images, labels)
+                steps += 1
     finally:
-        network.train(was_training)
         for handle in handles:
             handle.remove()
     if not steps:

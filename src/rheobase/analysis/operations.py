@@ -150,9 +150,11 @@ def operations(network: Network, images: Tensor, timesteps: int | None = None) -
 
 
 def _window(pool: nn.AvgPool2d | nn.AdaptiveAvgPool2d, x: Tensor) -> int:
-    """Values that one average is made of."""
+    """What turns an average into the sum that it is made of."""
     if isinstance(pool, nn.AdaptiveAvgPool2d):
         return x[0, 0, 0].numel()
+    if pool.divisor_override:
+        return pool.divisor_override
     size = pool.kernel_size
     return size**2 if isinstance(size, int) else size[0] * size[1]
 

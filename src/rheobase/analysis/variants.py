@@ -30,6 +30,7 @@ class _Variant(Soma):
             width=self.width,
             eps=self.eps,
             moments=moments,
+            group=self.group,
         )
 
     def _as_it_is(self, xs: Sequence[Tensor], gain: float) -> Tensor:

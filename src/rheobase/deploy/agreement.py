@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from rheobase.deploy.network import LIF, Network
 from rheobase.functional import readout
-from rheobase.nn import Soma
+from rheobase.nn import Soma, switched
 
 
 @dataclass(frozen=True)
@@ -48,12 +48,11 @@ def record(network: nn.Module, x: Tensor, timesteps: int | None = None) -> Recor
                 kept[name] = output.flatten(2) > 0
 
             hooks.append(module.register_forward_hook(keep))
-    was_training = network.training
     try:
-        inputs = (x,) if timesteps is None else (x, timesteps)
-        return Record(kept, network.eval()(*inputs))
+        with switched(network, training=False):
+            inputs = (x,) if timesteps is None else (x, timesteps)
+            return Record(kept, network(*inputs))
     finally:
-        network.train(was_training)
         for hook in hooks:
             hook.remove()
 

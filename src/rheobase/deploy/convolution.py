@@ -63,10 +63,12 @@ class FrozenConv2d(nn.Conv2d):
     def _window(self) -> list[Any]:
         return [list(size) for size in (self.padding, self.stride, self.dilation)]
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> "FrozenConv2d":
-        bias = None if self.bias is None else self.bias.detach().clone()
-        window: Any = (self.stride, self.padding, self.dilation, self.groups)
-        return convolution(self.weight.detach().clone(), bias, *window)
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "FrozenConv2d":
+        self._kept.clear()  # new weights may come to lie where the old ones were
+        return super()._apply(fn, recurse)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_kept": {}}  # oneDNN's order can be neither copied nor saved
 
 
 def _largest_sum(weight: Tensor) -> float:

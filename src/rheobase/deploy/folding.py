@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from rheobase.deploy.convolution import convolution
-from rheobase.deploy.network import INPUT, LIF, Network, Scale, linear
+from rheobase.deploy.network import INPUT, LIF, OUTPUT, Network, Scale, linear
 from rheobase.models import SpikingNet
 from rheobase.nn import Soma
 
@@ -67,7 +67,8 @@ class _Graph:
             raise ValueError(f"fold: cannot follow {where}: {error}") from error
         values: dict[fx.Node, str | _Branch] = {}
         for step in trace.nodes:
-            args = [values[arg] for arg in step.args if isinstance(arg, fx.Node) and step.op != "output"]
+            named = (*step.args, *step.kwargs.values())
+            args = [values[arg] for arg in named if isinstance(arg, fx.Node) and step.op != "output"]
             if step.op == "placeholder":
                 if values:
                     raise ValueError(f"fold: {where} takes more than one input")
@@ -131,7 +132,7 @@ class _Graph:
 
     def add(self, path: str, node: nn.Module, *sources: str) -> str:
         name = path.replace(".", "_")
-        while name in self.nodes:  # a synapse that serves two somas becomes two
+        while name in self.nodes or name in (INPUT, OUTPUT):  # a synapse that serves two somas becomes two
             name += "_"
         self.nodes[name], self.inputs[name] = node, sources
         return name

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from rheobase import functional, kernels
 
-INPUT = "input"
+INPUT, OUTPUT = "input", "output"  # of the network itself
 LARGEST_INPUT = 511  # of a quantised network: signed, 10 bits
 State = dict[str, Tensor]  # the potential after reset [N, C, ...] of every layer of neurons
 
@@ -127,6 +127,8 @@ class Network(nn.Module):
         known = {INPUT}
         for name, node in nodes.items():
             sources = self.inputs[name]
+            if name == INPUT:
+                raise ValueError(f"node '{name}': the name is that of the network's own input; choose another")
             if not isinstance(node, NODES):
                 raise ValueError(f"node '{name}': a {type(node).__name__} cannot be deployed")
             if not sources or (len(sources) > 1 and not isinstance(node, LIF)):
@@ -202,6 +204,7 @@ class Network(nn.Module):
     def _rounded(self, x: Tensor) -> Tensor:
         if self.input_unit is None:
             return x
+        x = x.to(next(self.parameters()).dtype)
         return torch.round(x / self.input_unit).clamp(-LARGEST_INPUT, LARGEST_INPUT)
 
 

@@ -22,11 +22,10 @@ from torch import Tensor, nn
 from rheobase.deploy import nirfile
 from rheobase.deploy.convolution import convolution
 from rheobase.deploy.lower import Shape, diagonal, lower, node_shapes
-from rheobase.deploy.network import INPUT, LARGEST_INPUT, LIF, Network, Scale, linear
+from rheobase.deploy.network import INPUT, LARGEST_INPUT, LIF, OUTPUT, Network, Scale, linear
 
 DT = 1e-4  # snnTorch assumes this one
 FORMS = ("canonical", "portable")
-OUTPUT = "output"
 
 
 def to_nir(network: Network, input_shape: Shape, form: str = "canonical") -> Any:
@@ -49,6 +48,8 @@ def to_nir(network: Network, input_shape: Shape, form: str = "canonical") -> Any
     if form == "portable":
         network = lower(network, input_shape)
     shapes = node_shapes(network, input_shape)
+    if OUTPUT in network.nodes:
+        raise ValueError(f"cannot express '{OUTPUT}' in NIR: the name is that of the graph's own output")
     nodes = {INPUT: nir.Input({"input": np.array(input_shape)})}
     for name, node in network.nodes.items():
         try:

@@ -168,6 +168,9 @@ def _ordered(raw: dict[str, tuple[str, Values]], edges: list[tuple[str, ...]]) -
         if a not in raw or b not in raw:
             raise ValueError(f"an edge leads from '{a}' to '{b}', which are not both nodes")
         sources[b].append(a)
+    for name, (kind, _) in raw.items():
+        if kind != "Output" and name not in {a for a, _ in edges}:
+            raise ValueError(f"node '{name}' does not lead to the output")
     kinds = [kind for kind, _ in raw.values()]
     if kinds.count("Input") != 1 or kinds.count("Output") != 1:
         raise ValueError(f"expected one Input and one Output, got {kinds.count('Input')} and {kinds.count('Output')}")
@@ -188,8 +191,6 @@ def _ordered(raw: dict[str, tuple[str, Values]], edges: list[tuple[str, ...]]) -
                 raise ValueError(f"node '{name}' ({kind}): {error}") from error
             nodes[name] = Node(kind, tuple(sources[name]), shape, values)
         waiting = [name for name in waiting if name not in nodes]
-    if next(reversed(nodes.values())).kind != "Output":
-        raise ValueError("a node does not lead to the output")
     return nodes
 
 

@@ -56,9 +56,11 @@ def quantize(network: Network, images: Tensor) -> Network:
             sums = [_largest_sum(nodes[source], of_image=exact.inputs[source] == (INPUT,)) for source in synapses]
             if sum(sums) * steps * _ONE >= 2**31:
                 raise ValueError(f"quantize: the sums of '{name}' may not fit 32 bits")
-    *_, (last, readout) = convolutions.items()
-    logit_unit = readout.weight.abs().max().item() / _LARGEST or 1.0
-    nodes[last] = _in_units(readout, torch.full((len(readout.weight),), logit_unit).double(), wide=False)
+    *_, (last, readout) = exact.nodes.items()
+    logit_unit = 1.0
+    if isinstance(readout, nn.Conv2d):  # neurons yield spikes, which have no unit
+        logit_unit = readout.weight.abs().max().item() / _LARGEST or 1.0
+        nodes[last] = _in_units(readout, torch.full((len(readout.weight),), logit_unit).double(), wide=False)
     ordered = {name: nodes[name] for name in exact.nodes}
     return Network(ordered, exact.inputs, input_unit=input_unit, logit_unit=logit_unit, info=network.info).eval()
 

@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from rheobase import functional
 
@@ -190,6 +189,15 @@ def run_backward(
     return grad_weight, grad_bias, [g.expand_as(x) for g, x in zip(grads, xs, strict=True)]
 
 
+def refuse_higher_derivatives() -> None:
+    """To be called in a backward pass. (torch's `once_differentiable` lets some of them pass as zeros.)"""
+    if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+        raise RuntimeError(
+            "the kernels of a Soma know first derivatives only; "
+            "rheobase.analysis.somas.observable(network) is a copy that knows all"
+        )
+
+
 class FusedFire(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -208,8 +216,8 @@ class FusedFire(torch.autograd.Function):
         return result.spikes, result.mean, result.var
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        refuse_higher_derivatives()
         weight, bias, mean, var, *xs = ctx.saved_tensors
         grad_weight, grad_bias, grad_xs = run_backward(grads[0], xs, weight, bias, mean, var, ctx.count, ctx.settings)
         return None, grad_weight, grad_bias, None, None, *grad_xs

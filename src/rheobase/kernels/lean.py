@@ -7,11 +7,10 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from rheobase.functional import check_branches
 from rheobase.kernels import winograd
-from rheobase.kernels.fused import Settings, run_backward, run_forward
+from rheobase.kernels.fused import Settings, refuse_higher_derivatives, run_backward, run_forward
 from rheobase.kernels.packing import Packed, unpack
 
 
@@ -88,8 +87,8 @@ class LeanFire(torch.autograd.Function):
         return result.spikes, result.mean, result.var
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        refuse_higher_derivatives()
         weight, bias, mean, var, *saved = ctx.saved_tensors
         n = len(ctx.convolutions)
         bits, kernels, xs = saved[:n], saved[n : 2 * n], saved[2 * n :]
