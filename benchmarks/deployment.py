@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.step import environment
+from rheobase.data.feed import Feed, first_images
 from rheobase.deploy import nir
 from rheobase.deploy.agreement import record
 from rheobase.deploy.network import Network
@@ -26,10 +27,8 @@ from rheobase.verify import (
     LOSS_INT8,
     accuracy,
     calibration_images,
-    first_images,
     folded,
     open_file,
-    testing,
     verify,
 )
 
@@ -39,9 +38,9 @@ def measure(run: Run, data: Path | None, device: torch.device, images: int, simu
     dataset, timesteps = load_data(recipe, data), recipe.timesteps
     _, network = folded(run)
     shape = tuple(network.info["shape"])
-    versions: dict[str, Network] = {"folded": network, "int8": quantize(network, calibration_images(recipe, dataset))}
+    versions: dict[str, Network] = {"folded": network, "int8": quantize(network, calibration_images(dataset, recipe))}
 
-    x = first_images(recipe, dataset, images)
+    x = first_images(dataset, recipe, images, torch.float64)[0]
     trained: float | None = None
     result: dict[str, Any] = {}
     with TemporaryDirectory() as folder:
@@ -55,7 +54,7 @@ def measure(run: Run, data: Path | None, device: torch.device, images: int, simu
             if found.integer and torch.equal(*(record(n, x, timesteps).logits for n in (version, open_file(path)))):
                 own = found.deployed  # integers know no rounding: what is equal here is equal everywhere
             else:
-                own = accuracy(version.to(device, dtype), testing(recipe, dataset, device, dtype), timesteps)
+                own = accuracy(version.to(device, dtype), Feed(dataset, recipe, device, dtype).testing(), timesteps)
             result[name] = {"accuracy": own, "agreement": asdict(found.agreement)}
             result[f"{name} file"] = {
                 "accuracy": found.deployed,
@@ -85,7 +84,7 @@ def main() -> None:
             table.add_row(name, f"{100 * found['accuracy']:.2f}")
     Console().print(table)
     if args.out:
-        machine = environment(device.type) | {"command": "python -m benchmarks.deployment"}
+        machine = environment(device.type, "benchmarks.deployment")
         content = {"recipe": asdict(run.recipe()), "environment": machine, "results": results}
         args.out.parent.mkdir(parents=True, exist_ok=True)
         args.out.write_text(json.dumps(content, indent=1) + "\n")

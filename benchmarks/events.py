@@ -9,7 +9,6 @@ Frames have the full size of the sensor, since the peers do not downsample; ours
 
 import argparse
 import importlib
-import importlib.util
 import json
 import os
 import statistics
@@ -17,6 +16,8 @@ import sys
 import time
 from collections.abc import Callable
 from functools import partial
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -45,7 +46,7 @@ def timesteps(events: Events) -> int:
 def slicers(events: Events) -> dict[str, Contender]:
     cut = partial(slices, events, window=WINDOW, timesteps=timesteps(events))
     found: dict[str, Contender] = {"rheobase": cut}
-    if importlib.util.find_spec("numba"):
+    if find_spec("numba"):
         found["rheobase without numba"] = partial(_without_numba, cut)
     found["rheobase, 32 x 32"] = partial(cut, size=(32, 32))
     found["rheobase, 5 ms, 42 x 42"] = partial(cut, window=WINDOW // 6, timesteps=6 * timesteps(events), size=(42, 42))
@@ -111,6 +112,7 @@ def main() -> None:
     torch.set_num_threads(1)
     content: dict[str, Any] = {
         "environment": environment(torch.device("cpu")),
+        "versions": {name: version(name) for name in ("numba", "tonic", "spikingjelly") if find_spec(name)},
         "load": os.getloadavg()[0],
         "window_us": WINDOW,
         "recordings": [],
@@ -124,7 +126,7 @@ def main() -> None:
             row["reading"] = compare(readers(path), len(events), arguments.rounds, _columns_differ)
         frames = slices(events, window=WINDOW, timesteps=timesteps(events))
         row |= {"frames": len(frames), "megabytes_of_frames": frames.nbytes / 1e6}
-        row["slicing"] = compare(slicers(events), len(events), arguments.rounds, _frames_differ)
+        row["slicing"] = compare(slicers(events), len(events), arguments.rounds, partial(_frames_differ, events))
         content["recordings"].append(row)
     arguments.out.parent.mkdir(exist_ok=True)
     arguments.out.write_text(json.dumps(content, indent=1) + "\n")
@@ -182,10 +184,19 @@ def _columns_differ(result: dict[str, np.ndarray], reference: dict[str, np.ndarr
     return f"differs in {', '.join(different)}" if different else ""
 
 
-def _frames_differ(result: np.ndarray, reference: np.ndarray) -> str:
-    if result.shape[2:] != reference.shape[2:]:  # downsampled: the same number of events in the same time
-        result, reference = (frames.reshape(len(reference), -1).sum(1) for frames in (result, reference))
+def _frames_differ(events: Events, result: np.ndarray, reference: np.ndarray) -> str:
+    if result.shape != reference.shape:  # sliced or downsampled otherwise: each event is put where it belongs
+        (steps, _, height, width), window = result.shape, WINDOW * len(reference) // len(result)
+        reference = np.zeros(result.shape, np.int64)
+        cells = (events.t - events.t[0]) // window, events.p, *_scaled(events, width, height)
+        inside = cells[0] < steps
+        np.add.at(reference, tuple(cell[inside] for cell in cells), 1)
     return "" if np.array_equal(result, reference) else "differs"
+
+
+def _scaled(events: Events, width: int, height: int) -> tuple[np.ndarray, np.ndarray]:
+    y, x = events.y.astype(np.int64), events.x.astype(np.int64)
+    return y * height // events.height, x * width // events.width
 
 
 def _attempt(run: Contender) -> tuple[Any, str]:

@@ -1,4 +1,4 @@
-"""Images per second of a trained ResNet-19 on a CPU: folded, as trained, in SpikingJelly, and as a ReLU network.
+"""Images per second of a ResNet-19 on a CPU: folded, as it is trained, in SpikingJelly, and as a ReLU network.
 
 python -m benchmarks.inference                 batch 1 and 64, T = 4, two threads
 python -m benchmarks.inference --rounds 3 --out results/inference-cpu.json
@@ -19,18 +19,18 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from benchmarks import peers
-from benchmarks.measure import _FOREIGN_LOAD, _Load
+from benchmarks.measure import ATTEMPTS, FOREIGN_LOAD, Load
 from benchmarks.step import environment
 from rheobase import models
 from rheobase.deploy import fold
 from rheobase.heap import keep_freed_memory
 
-_ATTEMPTS = 3  # disturbed rounds are played again, up to this many times as many rounds in all
 Forward = Callable[[Tensor], Tensor]
 
 
 def contenders(network: str, timesteps: int) -> dict[str, Forward]:
-    """Every network in evaluation mode, with running statistics of its own currents."""
+    """Every network untrained, in evaluation mode, with running statistics of its own currents: its neurons fire."""
+    torch.manual_seed(0)
     trained = _settled(models.build(network), timesteps)
     found: dict[str, Forward] = {
         "folded": partial(fold(trained), timesteps=timesteps),
@@ -55,8 +55,10 @@ def _foreign(network: str, soma: models.SomaFactory, timesteps: int) -> nn.Modul
 
 
 def _settled(net: nn.Module, timesteps: int) -> nn.Module:
-    torch.manual_seed(0)
     net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    for module in net.modules():
+        if hasattr(module, "momentum"):  # of somas and batch norms: statistics are those of one batch
+            module.momentum = 1.0
     with torch.no_grad():
         net.train()(torch.randn(4, 3, 32, 32), timesteps)
     return net.eval()
@@ -74,15 +76,15 @@ def measure(batch: int, networks: dict[str, Forward], rounds: int) -> dict[str, 
         forward(x)
     good: dict[str, list[float]] = {name: [] for name in networks}
     every: dict[str, list[float]] = {name: [] for name in networks}
-    for _ in range(_ATTEMPTS * rounds):
+    for _ in range(ATTEMPTS * rounds):
         for name, forward in networks.items():
             if len(good[name]) == rounds:
                 continue
-            load, start = _Load(), time.perf_counter()
+            load, start = Load(), time.perf_counter()
             forward(x)
             seconds = time.perf_counter() - start
             every[name].append(seconds)
-            if load.foreign() <= _FOREIGN_LOAD:
+            if load.foreign() <= FOREIGN_LOAD:
                 good[name].append(seconds)
     return {
         name: {
@@ -114,7 +116,7 @@ def main() -> None:
     if args.out:
         settings = {key: value for key, value in vars(args).items() if key != "out"}
         args.out.parent.mkdir(parents=True, exist_ok=True)
-        machine = environment("cpu") | {"command": "python -m benchmarks.inference"}
+        machine = environment("cpu", "benchmarks.inference")
         content = {"settings": settings, "environment": machine, "results": results}
         args.out.write_text(json.dumps(content, indent=1) + "\n")
 

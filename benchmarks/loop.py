@@ -105,7 +105,7 @@ def main() -> None:
     device = choose_device(options.device)
     recipe = recipes.get(options.recipe).changed([f"epochs={options.epochs}", "evaluate_every=1", "short_epochs=0"])
     found = measure(recipe, options.data, device)
-    facts = environment(device.type) | {"command": f"python -m benchmarks.loop --recipe {recipe.name}"}
+    facts = environment(device.type, f"benchmarks.loop --recipe {recipe.name}")
     name = re.sub("[^a-z0-9]+", "-", facts["device"].lower()) if device.type == "cuda" else "cpu"
     out = options.out or Path("results") / f"loop-{name}.json"
     out.write_text(json.dumps({"environment": facts, "recipe": recipe.name, "result": found}, indent=1) + "\n")

@@ -27,7 +27,8 @@ from rheobase.heap import keep_freed_memory
 
 _WARM_UP = 3
 _TOLERANCE = 1e-9  # float64, so that no spike flips through rounding
-_FOREIGN_LOAD = 0.05  # share of all cores that other processes may take in a round
+FOREIGN_LOAD = 0.05  # share of all cores that other processes may take in a round
+ATTEMPTS = 3  # disturbed rounds are played again, up to this many times as many rounds in all
 
 
 @dataclass
@@ -73,9 +74,9 @@ def prepare(name: str, setting: Setting) -> Trial:
 
 def play_round(trial: Trial, device: str) -> dict[str, Any]:
     """Seconds per step, and whether other processes were in the way."""
-    load = _Load()
+    load = Load()
     seconds, outputs = _timed(trial.step, trial.repeats, device)
-    disturbed = device == "cpu" and load.foreign() > _FOREIGN_LOAD
+    disturbed = device == "cpu" and load.foreign() > FOREIGN_LOAD
     if not all(output.isfinite() for output in outputs):
         raise AssertionError("the loss is no longer finite")
     return {"seconds": seconds, "disturbed": disturbed}
@@ -172,7 +173,7 @@ def _peak_bytes(device: str) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
-class _Load:
+class Load:
     """Share of all cores that other processes took since it was made; 0 where the system does not say."""
 
     def __init__(self) -> None:

@@ -70,7 +70,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Peak memory of real training steps beside the prediction.")
     parser.add_argument("--out", type=Path, help="JSON file; results/memory-<device>.json if not given")
     options = parser.parse_args()
-    facts = environment("cuda")
+    facts = environment("cuda", "benchmarks.memory")
     out = options.out or Path("results") / f"memory-{re.sub('[^a-z0-9]+', '-', facts['device'].lower())}.json"
     rows = []
     table = Table("recipe", "memory", "measured GiB", "predicted GiB", "error %")

@@ -71,9 +71,8 @@ def steps(shape: Shape, setting: Setting, backend: str) -> dict[str, tuple[int, 
     xs = [sequence(1 if shape.static else timesteps).expand(shape.sequence) for _ in range(shape.branches)]
     grad = sequence(timesteps)
     weight = torch.ones(shape.branches, channels, device=setting.device)
-    mean, squares = fused.statistics(xs, backend)
     count = grad.numel() / channels
-    shared = (weight, torch.zeros_like(weight), mean, squares / count)
+    shared = (weight, torch.zeros_like(weight), *fused.statistics(xs, backend))
     sums = fused.backward_sums(grad, xs, *shared, DECAY, V_TH, WIDTH, EPS, backend)
 
     whole = grad.numel() * grad.element_size()

@@ -25,13 +25,12 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.contenders import CONTENDERS, FLOOR, Setting
-from benchmarks.measure import serve
+from benchmarks.measure import ATTEMPTS, serve
 from rheobase import __version__
 
 OURS = "rheobase-speed"
 SWEPT_TIMESTEPS = (1, 2, 4, 6, 8, 16, 40)
 _PATIENCE = 400  # seconds for one answer; a compiler may need minutes
-_ATTEMPTS = 3  # disturbed rounds are played again, up to this many times as many rounds in all
 
 
 class Worker:
@@ -124,7 +123,7 @@ def compare(names: list[str], setting: Setting, rounds: int, console: Console) -
 
 def _play(workers: list[Worker], rounds: int, skipped: dict[str, str]) -> Iterator[int]:
     """Ask for rounds in turn until everybody has enough undisturbed ones, or had every chance."""
-    for number in range(1, _ATTEMPTS * rounds + 1):
+    for number in range(1, ATTEMPTS * rounds + 1):
         short = [w for w in workers if sum(not r["disturbed"] for r in w.rounds) < rounds and w.name not in skipped]
         if not short:
             return
@@ -204,7 +203,8 @@ def swept(setting: Setting, sweep: str | None) -> list[Setting]:
     return [setting]
 
 
-def environment(device: str) -> dict[str, Any]:
+def environment(device: str, command: str) -> dict[str, Any]:
+    """Where and when a benchmark ran, and what repeats it: python -m `command`."""
     versions = {"rheobase": __version__, "torch": torch.__version__}
     for package in ("triton", "spikingjelly", "snntorch"):
         try:
@@ -213,7 +213,7 @@ def environment(device: str) -> dict[str, Any]:
             continue
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": shlex.join(["python", "-m", "benchmarks.step", *sys.argv[1:]]),
+        "command": f"python -m {command}",
         "device": torch.cuda.get_device_name() if device == "cuda" else _processor(),
         "cuda": torch.version.cuda if device == "cuda" else None,
         "cudnn": torch.backends.cudnn.version() if device == "cuda" else None,
@@ -252,7 +252,7 @@ def main() -> None:
     wanted = set(options.only or names) | (set() if options.sweep else {FLOOR})
     chosen = [name for name in names if name in wanted]
     settings = swept(Setting(options.timesteps, options.batch, device), options.sweep)
-    facts = environment(device)
+    facts = environment(device, shlex.join(["benchmarks.step", *sys.argv[1:]]))
     label = re.sub(r"[^a-z0-9]+", "-", facts["device"].lower()).strip("-") if gpu else "cpu"
     out = options.out or Path("results") / f"{'-'.join(filter(None, ('step', label, options.sweep)))}.json"
     out.parent.mkdir(parents=True, exist_ok=True)

@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 from rheobase import checkpoint, recipes
 from rheobase.cli_deploy import deploy, register
 from rheobase.data import load
+from rheobase.data.feed import first_images
 from rheobase.runs import Run
-from rheobase.verify import first_images
 
 pytest.importorskip("nir", reason="the extra rheobase[nir] is not installed")
 pytest.importorskip("onnxruntime", reason="the extra rheobase[onnx] is not installed")
@@ -98,7 +98,7 @@ def test_other_logits_are_not_the_same_network(run, tmp_path):
 
 
 def test_more_images_than_a_batch_has(run):
-    assert len(first_images(Run(run).recipe(), load("digits"), 300)) == 300
+    assert len(first_images(load("digits"), Run(run).recipe(), 300, torch.float32)[0]) == 300
 
 
 def test_a_file_of_others_is_not_overwritten(run, tmp_path, monkeypatch):

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from rheobase.models import build
-from rheobase.nn import AvgPool2d, Conv2d, Soma, hold, set_memory, switched
+from rheobase.nn import AvgPool2d, Conv2d, Soma, hold, set_memory, watched
 
 T, N, C, H, W = 3, 4, 5, 6, 8
 
@@ -190,13 +190,16 @@ def test_pooling_of_steps_that_overlap_in_memory() -> None:
     torch.testing.assert_close(*grads)
 
 
-def test_switching_gives_every_part_its_mode_back() -> None:
-    network = build("resnet8").train()
+def test_watching_sees_outputs_and_gives_every_part_its_mode_back() -> None:
+    network, seen = build("resnet8").train(), []
     network.body[0].eval()
     modes = [module.training for module in network.modules()]
-    with switched(network, training=False):
+    with watched(network, {"first": network.soma}, lambda name, spikes: seen.append((name, spikes.shape))):
         assert not any(module.training for module in network.modules())
+        network(torch.randn(3, 1, 8, 8), 2)
     assert [module.training for module in network.modules()] == modes
+    network(torch.randn(3, 1, 8, 8), 2)
+    assert seen == [("first", (2, 3, 16, 8, 8))]
 
 
 def test_a_convolution_that_must_wait_for_a_soma_says_so() -> None:

@@ -17,9 +17,10 @@ from typer.testing import CliRunner
 from rheobase import checkpoint, inspection, recipes
 from rheobase.cli import app
 from rheobase.data import load
+from rheobase.data.feed import first_images
 from rheobase.deploy.agreement import record
 from rheobase.report import render, svg
-from rheobase.runs import Run, load_network
+from rheobase.runs import Run, load_data, load_network
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 FLAGS = [
@@ -85,7 +86,9 @@ def test_page_has_everything_and_loads_nothing(page: str) -> None:
 
 def test_rasters_are_of_the_trained_network(run: Path) -> None:
     samples = inspection.inspect_run(run, images=40)["samples"]
-    found = record(load_network(run), inspection.test_images(Run(run), None, 40)[0], 3)
+    recipe = Run(run).recipe()
+    images, _ = first_images(load_data(recipe, None), recipe, 40, torch.float32)
+    found = record(load_network(run), images, 3)
     probabilities = found.logits.mean(0).softmax(1)
     for sample in samples:
         image = (probabilities - torch.tensor(sample["probabilities"])).abs().sum(1).argmin()

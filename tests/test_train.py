@@ -176,6 +176,13 @@ def test_one_process_at_a_time_trains_a_run(tmp_path: Path) -> None:
     train.fit(recipe("epochs=1"), out=tmp_path, resume=True, device="cpu")
 
 
+@pytest.mark.parametrize(("name", "simulated"), [("digits_dvs", True), ("demo", False)])
+def test_runs_on_simulated_recordings_say_so(name: str, simulated: bool, tmp_path: Path) -> None:
+    recipe = recipes.get(name)
+    run = Run.create(tmp_path / "run", recipe, load(recipe.data), torch.device("cpu"))
+    assert run.read("data.json")["simulated"] is simulated
+
+
 def test_runs_that_begin_together_have_folders_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     begin, dataset = Barrier(4), load("digits")

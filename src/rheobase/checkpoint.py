@@ -27,7 +27,6 @@ Tensors = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Checkpoint:
-    path: Path
     step: int
     tensors: dict[str, Tensors]
     """For every safetensors file, by its name without suffix."""
@@ -75,7 +74,7 @@ def load(path: Path) -> Checkpoint:
         files[whole] = files.get(whole, b"") + content
     state = json.loads(files.pop("state.json"))
     tensors = {name.removesuffix(".safetensors"): safetensors.torch.load(data) for name, data in files.items()}
-    return Checkpoint(path, int(path.name), tensors, state)
+    return Checkpoint(int(path.name), tensors, state)
 
 
 def latest(folder: Path) -> Checkpoint | None:

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.box import SIMPLE
 from rich.console import Console
-from rich.table import Table
 
 from rheobase import __version__, cli_analysis, cli_data, cli_deploy
+from rheobase.cli_common import DataOption, DeviceOption, console, print_next, table
 
 if TYPE_CHECKING:
     from rheobase.recipe import Recipe
@@ -26,13 +25,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-console = Console(highlight=False, soft_wrap=True)
 errors = Console(highlight=False, soft_wrap=True, stderr=True)
 
-DataOption = Annotated[Path | None, typer.Option(help="Folder with the data set, or with images of your own.")]
 OutOption = Annotated[Path | None, typer.Option(help="Folder for the run; otherwise the first free runs/NAME-NUMBER.")]
-DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 RECIPE_HELP = "Name of a recipe; `rheobase recipes` lists them."
+SIMULATED_NOTE = "its recordings are simulated: this says nothing about real ones"
 RecipeArgument = Annotated[str, typer.Argument(help=RECIPE_HELP)]
 SettingsOption = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting of the recipe.")
@@ -71,7 +68,7 @@ def demo(
     run = _fit(recipe, out=out, device=device)
     cli_deploy.deploy(run.folder)
     console.print(f"report, for a browser: {cli_analysis.write_report(run.folder)}")
-    _print_next(
+    print_next(
         (f"rheobase eval {run.folder} --timesteps 2", "the same network with half the steps"),
         (f"rheobase export {run.folder} --to nir --int8", "the network in integers, for neuromorphic hardware"),
         ("rheobase train demo --set decay=0.5", "change the recipe"),
@@ -111,7 +108,7 @@ def train(
         raise ValueError(f"which recipe? choose one of {', '.join(recipes.RECIPES)}, or --resume a run")
     else:
         run = _fit(recipes.get(recipe).changed(changes), out=out, **options)
-    _print_next(
+    print_next(
         (f"rheobase eval {run.folder}{_data_option(data)}", "measure the network again"),
         (f"rheobase export {run.folder} --to nir", "the network for neuromorphic hardware"),
     )
@@ -130,6 +127,8 @@ def evaluate(
     found = train.evaluate_run(network, data=data, timesteps=timesteps, device=device)
     _print_rates(found.firing_rates)
     console.print(f"test accuracy {100 * found.accuracy:.2f} %  loss {found.loss:.4f}")
+    if found.simulated:
+        console.print(SIMULATED_NOTE)
 
 
 @app.command()
@@ -137,11 +136,11 @@ def recipes() -> None:
     """List the recipes."""
     from rheobase.recipes import RECIPES
 
-    table = _table("recipe", "network", "data", "T", "epochs", last="what")
+    rows = table("recipe", "network", "data", "T", "epochs", last="what")
     for name, function in RECIPES.items():
         r = function()
-        table.add_row(name, r.network, r.data, str(r.timesteps), str(r.epochs), cleandoc(function.__doc__ or ""))
-    console.print(table, soft_wrap=False)
+        rows.add_row(name, r.network, r.data, str(r.timesteps), str(r.epochs), cleandoc(function.__doc__ or ""))
+    console.print(rows, soft_wrap=False)
 
 
 @app.command()
@@ -157,12 +156,12 @@ def plan(
     chosen = recipes.get(recipe).changed(settings or [])
     batch = -(-chosen.batch_size // processes)
     free = int((memory - plan.RESERVED_GIB) * 2**30)
-    table = _table("memory mode", f"peak with {batch} images", last=f"largest batch in {memory:g} GiB")
+    rows = table("memory mode", f"peak with {batch} images", last=f"largest batch in {memory:g} GiB")
     for variant in plan.modes(chosen):
         peak, largest = plan.peak_bytes(variant, batch), plan.largest_batch(variant, free)
-        table.add_row(variant.memory, f"{peak / 2**30:.2f} GiB", str(largest))
+        rows.add_row(variant.memory, f"{peak / 2**30:.2f} GiB", str(largest))
     console.print(f"{chosen.network}, {chosen.timesteps} timesteps, {chosen.precision}, per GPU")
-    console.print(table, soft_wrap=False)
+    console.print(rows, soft_wrap=False)
     console.print(f"{plan.RESERVED_GIB:g} GiB of the memory is set aside for CUDA itself.")
 
 
@@ -172,12 +171,12 @@ def models() -> None:
     from rheobase.models import MODELS
     from rheobase.shapes import summary
 
-    table = _table("network", "layers", "parameters", "multiplications\nper step", "default\ninput", last="what for")
+    rows = table("network", "layers", "parameters", "multiplications\nper step", "default\ninput", last="what for")
     for name in MODELS:
         s = summary(name)
         size = "x".join(map(str, s.shape))
-        table.add_row(name, str(s.layers), f"{s.parameters / 1e6:.2f} M", f"{s.multiplications:.3g}", size, s.purpose)
-    console.print(table, soft_wrap=False)
+        rows.add_row(name, str(s.layers), f"{s.parameters / 1e6:.2f} M", f"{s.multiplications:.3g}", size, s.purpose)
+    console.print(rows, soft_wrap=False)
 
 
 cli_data.register(app)
@@ -187,6 +186,7 @@ cli_analysis.register(app)
 
 def _fit(recipe: "Recipe", *, data: Path | None = None, tensorboard: bool = False, **options: Any) -> "Run":
     from rheobase import curves, train
+    from rheobase.data import SIMULATED
     from rheobase.progress import reporter_for
 
     reporter = reporter_for(console)
@@ -208,6 +208,8 @@ def _fit(recipe: "Recipe", *, data: Path | None = None, tensorboard: bool = Fals
         f"test accuracy {100 * last['test_accuracy']:.2f} % after the last epoch and {last['elapsed']:.0f} s "
         f"(best epoch {100 * best['test_accuracy']:.2f} % after {best['elapsed']:.0f} s)"
     )
+    if recipe.data in SIMULATED:
+        console.print(SIMULATED_NOTE)
     console.print(f"run folder {run.folder}")
     if find_spec("matplotlib"):
         curves.plot(rows, run.folder / "curves.png")
@@ -216,25 +218,10 @@ def _fit(recipe: "Recipe", *, data: Path | None = None, tensorboard: bool = Fals
 
 
 def _print_rates(rates: dict[str, float]) -> None:
-    table = _table("layer", last="spikes per neuron and step")
+    rows = table("layer", last="spikes per neuron and step")
     for layer, rate in rates.items():
-        table.add_row(layer, f"{rate:.3f}")
-    console.print(table, soft_wrap=False)
-
-
-def _print_next(*hints: tuple[str, str]) -> None:
-    console.print("next:")
-    width = max(len(command) for command, _ in hints)
-    for command, purpose in hints:
-        console.print(f"  {command:<{width}}  {purpose}", markup=False)
-
-
-def _table(*headings: str, last: str) -> Table:
-    table = Table(box=SIMPLE, padding=0, collapse_padding=True, pad_edge=False)
-    for heading in headings:
-        table.add_column(heading, no_wrap=True)
-    table.add_column(last)
-    return table
+        rows.add_row(layer, f"{rate:.3f}")
+    console.print(rows, soft_wrap=False)
 
 
 def _data_option(data: Path | None) -> str:

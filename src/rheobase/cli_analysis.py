@@ -7,19 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.box import SIMPLE
-from rich.console import Console
-from rich.table import Table
+
+from rheobase.cli_common import DataOption, DeviceOption, RunArgument, console, table
 
 if TYPE_CHECKING:
     import torch
 
     from rheobase.paper.result import Result
 
-console = Console(highlight=False, soft_wrap=True)
-
-DataOption = Annotated[Path | None, typer.Option(help="Folder with the data set.")]
-DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 ImagesOption = Annotated[int, typer.Option(min=1, help="Test images to look at.")]
 
 
@@ -56,25 +51,25 @@ def analyze(
         raise ValueError("analyze a run or a network: rheobase analyze RUN, or rheobase analyze --network resnet19")
     if network is not None:
         found = inspect_network(network)
-        table = _table("block", "phi by timestep", "varphi by timestep")
+        rows = table("block", "phi by timestep", "varphi by timestep")
         for block in found["blocks"]:
             steps = block["steps"]
-            table.add_row(
+            rows.add_row(
                 block["name"],
                 "  ".join(f"{e['phi']:.2f} +- {e['phi_error']:.2f}" for e in steps),
                 "  ".join(f"{e['varphi']:.2f}" for e in steps),
             )
         console.print(f"{network} at initialisation, on noise")
-        console.print(table, soft_wrap=False)
+        console.print(rows, soft_wrap=False)
         rates = [layer["rate"] for layer in found["layers"]]
         console.print(f"firing rates: {min(rates):.3f} to {max(rates):.3f} spikes per neuron and step")
     else:
         assert run is not None
         found = inspect_run(run, data=data, images=images)
-        table = _table("layer", "neurons", "spikes / step", "never fire", "always fire", "potential / v_th")
+        rows = table("layer", "neurons", "spikes / step", "never fire", "always fire", "potential / v_th")
         for layer in found["layers"]:
             potential = Histogram(**found["membranes"][layer["name"]])
-            table.add_row(
+            rows.add_row(
                 layer["name"],
                 str(layer["neurons"]),
                 f"{layer['rate']:.3f}",
@@ -82,7 +77,7 @@ def analyze(
                 f"{100 * layer['saturated']:.0f} %",
                 f"{potential.mean:.2f} +- {potential.deviation:.2f}",
             )
-        console.print(table, soft_wrap=False)
+        console.print(rows, soft_wrap=False)
         done = found["operations"]
         console.print(
             f"{done['additions']:.3g} additions and {done['multiplications']:.3g} multiplications per image, "
@@ -128,7 +123,7 @@ def paper(
 
 
 def report(
-    run: Annotated[Path, typer.Argument(help="Folder of a run.")],
+    run: RunArgument,
     data: DataOption = None,
     images: ImagesOption = 360,
     out: Annotated[Path | None, typer.Option(help="File to write; otherwise report.html in the run.")] = None,
@@ -183,10 +178,3 @@ def _compute(
         Item.fig4: theory.fig4,
     }
     return [compute[item]()]
-
-
-def _table(*headings: str) -> Table:
-    table = Table(box=SIMPLE, padding=0, collapse_padding=True, pad_edge=False)
-    for heading in headings:
-        table.add_column(heading, no_wrap=True)
-    return table

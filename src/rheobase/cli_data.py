@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.box import SIMPLE
-from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
+
+from rheobase.cli_common import console
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-console = Console(highlight=False, soft_wrap=True)
 
 SHADES = " .:-=+*#%@"
 ROWS, COLUMNS = 16, 32  # of a picture; characters are about twice as high as wide
@@ -42,7 +42,7 @@ def data(
     for heading in ("class", "training", "test"):
         table.add_column(heading, justify="left" if heading == "class" else "right")
     for row in zip(found.classes, train, test, strict=True):
-        table.add_row(*map(str, row))
+        table.add_row(*(escape(str(value)) for value in row))
     table.add_row("all", str(sum(train)), str(sum(test)))
     console.print(table, soft_wrap=False)
     shape = " x ".join(map(str, found.train.shape))
@@ -52,7 +52,7 @@ def data(
         console.print(f"{where} as {shape} (steps, polarities, height, width), {cut.window / 1000:g} ms per step")
         for part, rates in (("training", found.train_rates), ("test", found.test_rates)):
             console.print(f"events per second, {part}: {mean(rates):.0f} ({min(rates):.0f} to {max(rates):.0f})")
-        console.print(f"left out for damage: {found.skipped or 'nothing'}; cells clipped at 255: {found.clipped}")
+        console.print(f"damage in the files: {found.skipped or 'none'}; cells clipped at 255: {found.clipped}")
     else:
         console.print(f"images of {shape} (channels, height, width)")
     for index in _one_per_class(found.train.labels)[:samples]:

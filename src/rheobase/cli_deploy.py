@@ -6,22 +6,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.box import SIMPLE
-from rich.console import Console
-from rich.table import Table
+
+from rheobase.cli_common import DataOption, DeviceOption, RunArgument, console, print_next, table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from rheobase.deploy.agreement import Agreement
 
-console = Console(highlight=False, soft_wrap=True)
-
-RunArgument = Annotated[Path, typer.Argument(help="Folder of a run.")]
 NetworkArgument = Annotated[
     Path, typer.Argument(help="Folder of a run, a file that fold or export wrote, or a network of the package by name.")
 ]
-DataOption = Annotated[Path | None, typer.Option(help="Folder with the data set of the run.")]
 OutOption = Annotated[
     Path | None, typer.Option(help="File to write; otherwise one in the folder of the run, or here for other networks.")
 ]
@@ -53,7 +48,10 @@ def fold(run: RunArgument, data: DataOption = None, out: OutOption = None) -> No
     file.save(network, target)
     _print_agreement(precisions(Run(run), data, model, network))
     console.print(f"wrote {target}: {len(network.nodes)} nodes, no normalisation")
-    _print_next(f"rheobase verify {target} {run}", f"rheobase export {run} --to nir")
+    print_next(
+        (f"rheobase verify {target} {run}", "compare it with the run, on all test images"),
+        (f"rheobase export {run} --to nir", "the network for neuromorphic hardware"),
+    )
 
 
 def export(
@@ -85,14 +83,17 @@ def export(
     target = _target(out or own, to)
     if int8:
         recipe = recipe_of(found)
-        found = quantize(found, calibration_images(recipe, load_data(recipe, data)))
+        found = quantize(found, calibration_images(load_data(recipe, data), recipe))
     shape = tuple(found.info["shape"])
     if to is Format.nir:
         nir.write(found, target, shape, form)
     else:
         onnx.write(found, target, shape)
     console.print(f"wrote {target} ({target.stat().st_size / 2**20:.1f} MB)")
-    _print_next(f"rheobase verify {target} {network}" if network.is_dir() else f"rheobase predict {target} IMAGE")
+    if network.is_dir():
+        print_next((f"rheobase verify {target} {network}", "compare it with the run, on all test images"))
+    else:
+        print_next((f"rheobase predict {target} IMAGE", "classify an image"))
 
 
 def verify(
@@ -101,7 +102,7 @@ def verify(
     data: DataOption = None,
     images: Annotated[int, typer.Option(min=1, help="Test images to compare spike by spike.")] = 32,
     simulate: Annotated[int, typer.Option(min=0, help="Of these, how many the event-driven simulator runs too.")] = 1,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    device: DeviceOption = "auto",
 ) -> None:
     """Run a file against the network it came from: spikes, accuracy, and a verdict."""
     import torch
@@ -197,24 +198,11 @@ def _print_agreement(found: "Mapping[str, Agreement]") -> None:
     """Spikes that differ from those of the trained network, by precision."""
     first = next(iter(found.values()))
     if first.layers:
-        table = _table("layer", "firing rate", *(f"differing, {name}" for name in found))
+        rows = table("layer", "firing rate", *(f"differing, {name}" for name in found))
         for layer, rate in first.rates.items():
-            table.add_row(layer, f"{rate:.3f}", *(f"{100 * a.layers[layer]:.4f} %" for a in found.values()))
-        console.print(table, soft_wrap=False)
+            rows.add_row(layer, f"{rate:.3f}", *(f"{100 * a.layers[layer]:.4f} %" for a in found.values()))
+        console.print(rows, soft_wrap=False)
     for name, a in found.items():
         console.print(
             f"{name}: logits differ by at most {a.logits:.2g}, {100 * a.predictions:.2f} % of predictions agree"
         )
-
-
-def _print_next(*commands: str) -> None:
-    console.print("next:")
-    for command in commands:
-        console.print(f"  {command}", markup=False)
-
-
-def _table(*headings: str) -> Table:
-    table = Table(box=SIMPLE, padding=0, collapse_padding=True, pad_edge=False)
-    for heading in headings:
-        table.add_column(heading, no_wrap=True)
-    return table

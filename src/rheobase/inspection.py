@@ -1,7 +1,6 @@
 """Everything there is to see inside a run, as plain data: what `analyze` prints and `report` draws."""
 
 import copy
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,10 +14,12 @@ from rheobase.analysis.gradients import gradient_norms
 from rheobase.analysis.isometry import isometry
 from rheobase.analysis.operations import operations
 from rheobase.analysis.somas import observable, settle, somas
-from rheobase.data.feed import as_seen
+from rheobase.data import SIMULATED
+from rheobase.data.feed import first_images
 from rheobase.deploy import fold
 from rheobase.deploy.network import LIF, Network
 from rheobase.models import SpikingNet, build
+from rheobase.nn import Soma, watched
 from rheobase.recipe import Recipe
 from rheobase.recipes import RECIPES
 from rheobase.runs import Run, load_data, load_network
@@ -27,18 +28,12 @@ from rheobase.shapes import default_input
 BATCH, FEW, SAMPLES, NEURONS = 32, 8, 6, 8
 
 
-def test_images(run: Run, data: Path | None, count: int) -> tuple[Tensor, Tensor]:
-    """The first `count` test images of a run as its network sees them, and their labels."""
-    dataset, recipe = load_data(run.recipe(), data), run.recipe()
-    return as_seen(dataset, recipe, dataset.test, torch.arange(min(count, len(dataset.test))), torch.float32)
-
-
 def inspect_run(folder: Path, *, data: Path | None = None, images: int = 360) -> dict[str, Any]:
     """Measure the trained network of a run on its first test images."""
     run = Run(folder)
     recipe, network = run.recipe(), load_network(folder).float()
-    description = json.loads((folder / "data.json").read_text())
-    x, labels = test_images(run, data, images)
+    description = run.read("data.json")
+    x, labels = first_images(load_data(recipe, data), recipe, images, torch.float32)
     few = _first(x, FEW)
     folded = fold(network)
     layers = activity(network, _batches(x), recipe.timesteps)
@@ -48,9 +43,10 @@ def inspect_run(folder: Path, *, data: Path | None = None, images: int = 360) ->
     return {
         "folder": folder.name,
         "recipe": asdict(recipe),
+        "simulated": recipe.data in SIMULATED,
         "command": _command(recipe),
         "classes": list(description["classes"]),
-        "environment": json.loads((folder / "environment.json").read_text()),
+        "environment": run.read("environment.json"),
         "rows": run.rows(),
         "images": len(labels),
         "confusion": _confusion(logits[: recipe.timesteps].mean(0).argmax(1), labels, len(description["classes"])),
@@ -61,7 +57,6 @@ def inspect_run(folder: Path, *, data: Path | None = None, images: int = 360) ->
         "findings": findings(layers),
         "membranes": _membranes(network, few, recipe.timesteps),
         "operations": {
-            "images": counted.images,
             "layers": [asdict(layer) for layer in counted.layers],
             "dense": counted.dense,
             "additions": additions,
@@ -70,7 +65,6 @@ def inspect_run(folder: Path, *, data: Path | None = None, images: int = 360) ->
             "neuron_updates": counted.neuron_updates,
             "joule": counted.energy(),
             "dense_joule": counted.dense_energy(),
-            "neurobench": counted.neurobench(),
         },
         # of a copy: training mode moves the running statistics
         "gradients": asdict(gradient_norms(copy.deepcopy(network), [(few, labels[:FEW])], recipe.timesteps, lr=0.0)),
@@ -201,15 +195,10 @@ def _samples(
     wrong = (~right).nonzero().flatten()[: SAMPLES // 2].tolist()
     chosen = wrong + right.nonzero().flatten()[: SAMPLES - len(wrong)].tolist()
     spikes: dict[str, Tensor] = {}
-    watched = {name: m for name, m in network.named_modules() if hasattr(m, "v_th")}
-    handles = [
-        m.register_forward_hook(lambda m, i, out, name=name: spikes.__setitem__(name, out))
-        for name, m in watched.items()
-    ]
+    layers = {name: module for name, module in network.named_modules() if isinstance(module, Soma)}
     picked = x[chosen] if x.ndim == 4 else x[:, chosen]
-    network(picked, timesteps if x.ndim == 4 else None)
-    for handle in handles:
-        handle.remove()
+    with watched(network, layers, spikes.__setitem__):
+        network(picked, timesteps if x.ndim == 4 else None)
     mean, std = (torch.tensor(description[key]).view(-1, 1, 1) for key in ("mean", "std"))
     samples = []
     for i, image in enumerate(chosen):

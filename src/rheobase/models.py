@@ -108,7 +108,8 @@ class SpikingNet(nn.Module):
 
     `stages` lists (block class, channels, number of blocks, stride of the first). With `global_pool` any image of at
     least the total stride is accepted; otherwise the hidden layer fixes the size. `memory` chooses what the body keeps
-    for the backward pass (see `nn.MEMORY`).
+    for the backward pass (see `nn.MEMORY`). `soma` makes the somas, with the settings of the `neuron` (decay, v_th and
+    so on). These three are the `options` of all networks below.
     """
 
     def __init__(
@@ -119,10 +120,12 @@ class SpikingNet(nn.Module):
         global_pool: bool,
         num_classes: int,
         image_size: int,
-        soma: SomaFactory,
-        memory: str,
+        soma: SomaFactory = Soma,
+        memory: str = "speed",
+        **neuron: Any,
     ) -> None:
         super().__init__()
+        soma = partial(soma, **neuron)
         if num_classes < 1:
             raise ValueError(f"expected at least one class, got num_classes={num_classes}")
         strides = [stem.stride[0], *(stride for _, _, _, stride in stages)]
@@ -188,9 +191,7 @@ def resnet17(
     num_classes: int = 11,
     in_channels: int = 2,
     image_size: int = 32,
-    soma: SomaFactory = Soma,
-    memory: str = "speed",
-    **neuron: Any,
+    **options: Any,
 ) -> SpikingNet:
     """For DVS-Gesture: 64 and 128 channels."""
     return SpikingNet(
@@ -199,8 +200,7 @@ def resnet17(
         global_pool=False,
         num_classes=num_classes,
         image_size=image_size,
-        soma=partial(soma, **neuron),
-        memory=memory,
+        **options,
     )
 
 
@@ -208,9 +208,7 @@ def resnet19(
     num_classes: int = 10,
     in_channels: int = 3,
     image_size: int = 32,
-    soma: SomaFactory = Soma,
-    memory: str = "speed",
-    **neuron: Any,
+    **options: Any,
 ) -> SpikingNet:
     """For CIFAR-10 and DVS-CIFAR10: 128, 256 and 512 channels."""
     return SpikingNet(
@@ -219,8 +217,7 @@ def resnet19(
         global_pool=False,
         num_classes=num_classes,
         image_size=image_size,
-        soma=partial(soma, **neuron),
-        memory=memory,
+        **options,
     )
 
 
@@ -228,11 +225,9 @@ def resnet34(
     num_classes: int = 1000,
     in_channels: int = 3,
     image_size: int = 224,
-    soma: SomaFactory = Soma,
-    memory: str = "speed",
     *,
     channels: int = 64,
-    **neuron: Any,
+    **options: Any,
 ) -> SpikingNet:
     """For ImageNet: `channels` in the first stage, doubled in each of the three after it."""
     return SpikingNet(
@@ -241,8 +236,7 @@ def resnet34(
         global_pool=True,
         num_classes=num_classes,
         image_size=image_size,
-        soma=partial(soma, **neuron),
-        memory=memory,
+        **options,
     )
 
 
@@ -250,21 +244,17 @@ def resnet34_large(
     num_classes: int = 1000,
     in_channels: int = 3,
     image_size: int = 224,
-    soma: SomaFactory = Soma,
-    memory: str = "speed",
-    **neuron: Any,
+    **options: Any,
 ) -> SpikingNet:
     """ResNet-34 of twice the width."""
-    return resnet34(num_classes, in_channels, image_size, soma, memory, channels=128, **neuron)
+    return resnet34(num_classes, in_channels, image_size, channels=128, **options)
 
 
 def resnet50(
     num_classes: int = 1000,
     in_channels: int = 3,
     image_size: int = 224,
-    soma: SomaFactory = Soma,
-    memory: str = "speed",
-    **neuron: Any,
+    **options: Any,
 ) -> SpikingNet:
     """For ImageNet, of bottleneck blocks."""
     return SpikingNet(
@@ -273,8 +263,7 @@ def resnet50(
         global_pool=True,
         num_classes=num_classes,
         image_size=image_size,
-        soma=partial(soma, **neuron),
-        memory=memory,
+        **options,
     )
 
 
@@ -282,11 +271,9 @@ def plain20(
     num_classes: int = 10,
     in_channels: int = 3,
     image_size: int = 32,
-    soma: SomaFactory = Soma,
-    memory: str = "speed",
     *,
     channels: int = 64,
-    **neuron: Any,
+    **options: Any,
 ) -> SpikingNet:
     """The network without shortcuts of Fig. 2: 18 convolutions of one width at full resolution."""
     return SpikingNet(
@@ -295,8 +282,7 @@ def plain20(
         global_pool=False,
         num_classes=num_classes,
         image_size=image_size,
-        soma=partial(soma, **neuron),
-        memory=memory,
+        **options,
     )
 
 
@@ -304,9 +290,7 @@ def resnet8(
     num_classes: int = 10,
     in_channels: int = 1,
     image_size: int = 8,
-    soma: SomaFactory = Soma,
-    memory: str = "speed",
-    **neuron: Any,
+    **options: Any,
 ) -> SpikingNet:
     """Small, for demos and tests: 16, 32 and 64 channels."""
     return SpikingNet(
@@ -315,8 +299,7 @@ def resnet8(
         global_pool=True,
         num_classes=num_classes,
         image_size=image_size,
-        soma=partial(soma, **neuron),
-        memory=memory,
+        **options,
     )
 
 
@@ -324,9 +307,7 @@ def plain5(
     num_classes: int = 10,
     in_channels: int = 2,
     image_size: int = 34,
-    soma: SomaFactory = Soma,
-    memory: str = "speed",
-    **neuron: Any,
+    **options: Any,
 ) -> SpikingNet:
     """Small, for event cameras of few pixels: 32, 64 and 64 channels without shortcuts, and a hidden layer."""
     return SpikingNet(
@@ -335,8 +316,7 @@ def plain5(
         global_pool=False,
         num_classes=num_classes,
         image_size=image_size,
-        soma=partial(soma, **neuron),
-        memory=memory,
+        **options,
     )
 
 

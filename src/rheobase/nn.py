@@ -4,7 +4,7 @@ Parameters and buffers live here, the maths in `functional` and `kernels`. Every
 [T, N, ...] and keeps no state between calls; synapses fold T into the batch.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import product
 from typing import Any, NamedTuple
@@ -24,8 +24,16 @@ MEMORY = {
 
 
 @contextmanager
-def switched(network: nn.Module, *, training: bool) -> Iterator[None]:
-    """`network` in training or evaluation mode; afterwards every part is in its own again."""
+def watched(
+    network: nn.Module, layers: Mapping[str, nn.Module], see: Callable[[str, Tensor], None], *, training: bool = False
+) -> Iterator[None]:
+    """`see` gets name and output of these layers, whenever one is called; `network` is in that mode meanwhile.
+
+    Afterwards every part is in its own mode again.
+    """
+    handles = [
+        layer.register_forward_hook(lambda _, __, out, name=name: see(name, out)) for name, layer in layers.items()
+    ]
     modes = {module: module.training for module in network.modules()}
     network.train(training)
     try:
@@ -33,6 +41,8 @@ def switched(network: nn.Module, *, training: bool) -> Iterator[None]:
     finally:
         for module, mode in modes.items():
             module.training = mode
+        for handle in handles:
+            handle.remove()
 
 
 class Conv2d(nn.Conv2d):

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from rheobase import checkpoint
-from rheobase.data import Dataset, load
+from rheobase.data import SIMULATED, Dataset, load
 from rheobase.models import SpikingNet, build
 from rheobase.recipe import Recipe
 
@@ -34,6 +34,7 @@ class Run:
             raise ValueError(f"{folder} is not an empty folder; choose another one, or resume the run in it")
         description = {
             "name": dataset.name,
+            "simulated": dataset.name in SIMULATED,
             "classes": dataset.classes,
             "channels": dataset.channels,
             "size": dataset.size,
@@ -53,11 +54,11 @@ class Run:
         return cls(folder)
 
     def recipe(self) -> Recipe:
-        return Recipe.of(self._read_json("recipe.json"), self.folder / "recipe.json")
+        return Recipe.of(self.read("recipe.json"), self.folder / "recipe.json")
 
     def network(self) -> SpikingNet:
         """The network of this run, without its weights, in the memory order that convolutions prefer."""
-        network = network_for(self.recipe(), self._read_json("data.json"))
+        network = network_for(self.recipe(), self.read("data.json"))
         return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     @contextmanager
@@ -95,7 +96,8 @@ class Run:
         rows = [row for row in self.rows() if row["epoch"] <= epochs]
         _write(self.metrics, "".join(json.dumps(row) + "\n" for row in rows))
 
-    def _read_json(self, name: str) -> dict[str, Any]:
+    def read(self, name: str) -> dict[str, Any]:
+        """The content of a JSON file of the run."""
         path = self.folder / name
         try:
             return json.loads(path.read_text())

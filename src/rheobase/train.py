@@ -18,12 +18,13 @@ from torch import Tensor, nn
 from rheobase import checkpoint, distributed, shipped
 from rheobase.capture import capture
 from rheobase.checkpoint import Checkpoint, Tensors
+from rheobase.data import SIMULATED
 from rheobase.data.feed import Feed, generator
 from rheobase.deploy.network import LIF, Network
 from rheobase.distributed import Team
 from rheobase.functional import readout
 from rheobase.heap import keep_freed_memory
-from rheobase.nn import Soma, switched
+from rheobase.nn import Soma, watched
 from rheobase.progress import Reporter, process_seconds
 from rheobase.recipe import Recipe
 from rheobase.runs import Row, Run, load_data, load_network
@@ -48,6 +49,8 @@ class Evaluation:
     accuracy: float
     firing_rates: dict[str, float]
     """Mean spikes per neuron and step of every soma."""
+    simulated: bool
+    """Whether the data are simulated recordings."""
 
 
 def fit(
@@ -261,8 +264,7 @@ class Trainer:
                 training[f"momentum.{names[id(parameter)]}"] = state["momentum_buffer"]
         if self.average is not None:
             training |= {f"network.{name}": t for name, t in self.network.state_dict().items()}
-        state = {"step": self.step, "elapsed": self._elapsed(), "scaler": self.scaler.state_dict()}
-        state["steps_per_epoch"] = self.feed.steps
+        state = {"elapsed": self._elapsed(), "scaler": self.scaler.state_dict(), "steps_per_epoch": self.feed.steps}
         tensors = {"weights": self.result.state_dict(), "training": training}
         checkpoint.save(self.run.checkpoints, self.step, tensors, state, part_bytes=self.part_bytes)
         self.saved = time.monotonic()
@@ -294,27 +296,22 @@ def evaluate(network: nn.Module, feed: Feed, recipe: Recipe, team: Team = ALONE)
     rates = torch.zeros(len(somas), dtype=torch.float64, device=feed.device)
     totals = torch.zeros(3, dtype=torch.float64, device=feed.device)  # loss, correct, images
 
-    def count(i: int, spikes: Tensor) -> None:
-        rates[i] += spikes.mean(dtype=torch.float64) * spikes.shape[1]
+    places = {name: i for i, name in enumerate(somas)}
 
-    handles = [
-        soma.register_forward_hook(lambda module, inputs, spikes, i=i: count(i, spikes))
-        for i, soma in enumerate(somas.values())
-    ]
-    try:
-        with switched(network, training=False):
-            for images, labels in feed.testing():
-                with autocast(recipe, feed.device):
-                    logits = network(images, recipe.timesteps)
-                totals[0] += loss_of(logits, labels, recipe) * len(labels)
-                totals[1] += (readout(logits).argmax(1) == labels).sum()
-                totals[2] += len(labels)
-    finally:
-        for handle in handles:
-            handle.remove()
+    def count(name: str, spikes: Tensor) -> None:
+        rates[places[name]] += spikes.mean(dtype=torch.float64) * spikes.shape[1]
+
+    with watched(network, somas, count):
+        for images, labels in feed.testing():
+            with autocast(recipe, feed.device):
+                logits = network(images, recipe.timesteps)
+            totals[0] += loss_of(logits, labels, recipe) * len(labels)
+            totals[1] += (readout(logits).argmax(1) == labels).sum()
+            totals[2] += len(labels)
     loss, correct, n = team.sum(totals).tolist()
     firing_rates = (team.sum(rates) / n).tolist()
-    return Evaluation(loss / n, correct / n, dict(zip(somas, firing_rates, strict=True)))
+    rates_by_name = dict(zip(somas, firing_rates, strict=True))
+    return Evaluation(loss / n, correct / n, rates_by_name, recipe.data in SIMULATED)
 
 
 def _under(prefix: str, tensors: Tensors) -> Tensors:

@@ -1,7 +1,6 @@
 """Runs and files side by side: what a trained network and its deployed versions do on real data."""
 
 import copy
-import json
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ from torch import Tensor
 
 from rheobase import shipped
 from rheobase.data import Dataset
-from rheobase.data.feed import Feed, as_seen
+from rheobase.data.feed import Feed, as_seen, first_images
 from rheobase.deploy import file, nir, nirfile, onnx
 from rheobase.deploy.agreement import Agreement, Record, agreement, record
 from rheobase.deploy.folding import fold
@@ -82,7 +81,7 @@ def folded(run: Run) -> tuple[SpikingNet, Network]:
 
 def describe(run: Run) -> dict[str, Any]:
     recipe = run.recipe()
-    data = json.loads((run.folder / "data.json").read_text())
+    data = run.read("data.json")
     return {
         "recipe": asdict(recipe),
         "network": recipe.network,
@@ -102,21 +101,11 @@ def recipe_of(network: Network | onnx.Session) -> Recipe:
     return Recipe.of(network.info["recipe"], "this network")
 
 
-def testing(recipe: Recipe, dataset: Dataset, device: torch.device, dtype: torch.dtype) -> Iterable[Batch]:
-    """The test images as the network sees them, in batches, with their labels."""
-    return Feed(dataset, recipe, device, dtype).testing()
-
-
-def calibration_images(recipe: Recipe, dataset: Dataset) -> Tensor:
+def calibration_images(dataset: Dataset, recipe: Recipe) -> Tensor:
     """Training images as the network sees them in use: not augmented, no labels."""
     n = len(dataset.train)
     index = torch.arange(min(CALIBRATION_IMAGES, n)) * n // min(CALIBRATION_IMAGES, n)  # from everywhere
     return as_seen(dataset, recipe, dataset.train, index, torch.float64)[0]
-
-
-def first_images(recipe: Recipe, dataset: Dataset, count: int) -> Tensor:
-    """The first test images as the network sees them."""
-    return as_seen(dataset, recipe, dataset.test, torch.arange(min(count, len(dataset.test))), torch.float64)[0]
 
 
 @torch.no_grad()
@@ -133,7 +122,7 @@ def precisions(run: Run, data: Path | None, model: SpikingNet, network: Network)
     """How far the folded network agrees with the trained one (in float64) on test images, by its precision."""
     recipe = run.recipe()
     dataset, timesteps = load_data(recipe, data), recipe.timesteps
-    x = first_images(recipe, dataset, SAMPLE_IMAGES)
+    x, _ = first_images(dataset, recipe, SAMPLE_IMAGES, torch.float64)
     expected = record(copy.deepcopy(model).double(), x, timesteps)
     return {
         str(dtype).removeprefix("torch."): agreement(
@@ -189,7 +178,7 @@ def verify(
     integer = isinstance(network, Network) and network.input_unit is not None
     simulation = None
 
-    x = first_images(recipe, dataset, images)
+    x, _ = first_images(dataset, recipe, images, torch.float64)
     expected = record(model.double(), x, timesteps)
     if isinstance(network, Network):
         own = record(network.double(), x, timesteps)
@@ -202,8 +191,10 @@ def verify(
     deployed = network.to(device, dtype) if isinstance(network, Network) else network
     where = device if isinstance(network, Network) else torch.device("cpu")
     if trained is None:
-        trained = accuracy(model.to(device, torch.float32), testing(recipe, dataset, device, torch.float32), timesteps)
-    own_accuracy = accuracy(deployed, testing(recipe, dataset, where, dtype), timesteps)
+        trained = accuracy(
+            model.to(device, torch.float32), Feed(dataset, recipe, device, torch.float32).testing(), timesteps
+        )
+    own_accuracy = accuracy(deployed, Feed(dataset, recipe, where, dtype).testing(), timesteps)
     logits = _difference(expected.logits, own.logits)
     return Verification(agreement(expected, own), logits, trained, own_accuracy, integer, simulation)
 

@@ -2,6 +2,7 @@
 
 import io
 from struct import pack
+from types import SimpleNamespace
 
 import numpy as np
 from hypothesis import strategies as st
@@ -19,6 +20,11 @@ def recording(seed: int, number: int, width: int = 128, height: int = 128, until
         width,
         height,
     )
+
+
+def unchecked(e: Events, **columns: np.ndarray) -> SimpleNamespace:
+    """For the writers alone: events with other columns, which need not be those of a recording."""
+    return SimpleNamespace(**{name: getattr(e, name) for name in "txyp"} | columns)
 
 
 def recordings(width: int, height: int, latest: int) -> st.SearchStrategy[Events]:

@@ -1,5 +1,7 @@
 """Prepared slices: made once, found again, made anew when anything differs or the disk has damaged them."""
 
+import os
+import stat
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -49,13 +51,50 @@ def test_made_once(maker: Maker, tmp_path: Path) -> None:
     assert maker.calls == 6
 
 
-@pytest.mark.parametrize("name", ["frames.bin", "about.json"])
-def test_damage_is_noticed_and_repaired(maker: Maker, name: str) -> None:
+def test_a_file_of_the_same_size_or_elsewhere_is_another(maker: Maker, tmp_path: Path) -> None:
+    for number, name in enumerate(("one", "one", "other")):
+        (tmp_path / name).write_bytes(b"1")
+        os.utime(tmp_path / name, ns=(number // 2, number // 2 if name == "other" else number))
+        prepared("set", SHAPE, {}, [tmp_path / name], maker.jobs())
+    assert maker.calls == 6
+
+
+def test_others_may_read_an_entry_where_the_umask_lets_them(maker: Maker) -> None:
+    before = os.umask(0o022)
+    try:
+        prepared("set", SHAPE, {}, [], maker.jobs())
+    finally:
+        os.umask(before)
+    (entry,) = cache.folder().glob("set-*")
+    assert stat.S_IMODE(entry.stat().st_mode) == 0o755
+
+
+def test_what_killed_processes_left_is_removed_after_a_day(maker: Maker) -> None:
+    prepared("set", SHAPE, {}, [], maker.jobs())
+    (entry,) = cache.folder().glob("set-*")
+    entry.rename(entry.with_name(f".{entry.name}-old"))
+    (cache.folder() / f".{entry.name}-new").mkdir()
+    os.utime(entry.with_name(f".{entry.name}-old"), (0, 0))
+    prepared("set", SHAPE, {}, [], maker.jobs())
+    assert {path.name for path in cache.folder().iterdir()} == {entry.name, f".{entry.name}-new"}
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("frames.bin", b"", b"\0"),
+        ("about.json", b'"sha256": "', b'"sha256": "0'),
+        ("about.json", b'"clipped": 4', b'"clipped": 5'),
+        ("about.json", b"{", b"3 {"),
+        ("about.json", b'"events"', b'"event"'),
+    ],
+)
+def test_damage_is_noticed_and_repaired(maker: Maker, name: str, old: bytes, new: bytes) -> None:
     prepared("set", SHAPE, {}, [], maker.jobs())
     (path,) = cache.folder().glob(f"set-*/{name}")
-    content = bytearray(path.read_bytes())
-    content[40] ^= 1
-    path.write_bytes(content)
+    content = path.read_bytes()
+    assert old in content
+    path.write_bytes(content.replace(old, new, 1))
     assert torch.equal(prepared("set", SHAPE, {}, [], maker.jobs()).frames, torch.from_numpy(maker.frames))
     assert maker.calls == 4
 

@@ -24,7 +24,7 @@ def test_recordings(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtu
     assert "359" in shown
     assert "simulated recordings as 5 x 2 x 16 x 16" in shown
     assert "events per second, test:" in shown
-    assert "left out for damage: nothing" in shown
+    assert "damage in the files: none" in shown
 
 
 def test_images(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

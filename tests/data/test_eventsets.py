@@ -12,7 +12,7 @@ import torch
 from rheobase.data import load
 from rheobase.data.dvscifar10 import CLASSES, held_out
 from rheobase.data.events import Events, read
-from rheobase.data.eventset import EventDataset
+from rheobase.data.eventset import EventDataset, Slicing, build, made
 from tests.data import recordings
 from tests.data.recordings import recording
 
@@ -65,6 +65,8 @@ def test_gestures_come_out_at_their_labelled_times(gestures: tuple[Path, list[Ev
         ("trials_to_test.txt", "user99.aedat", r"trials_to_test\.txt names user99\.aedat, which is not there"),
         ("user01_led_labels.csv", "class,start,end\n12,1,2\n", "line 2: expected a class from 1 to 11"),
         ("user01_led_labels.csv", "class,start,end\n1,2\n", "line 2: expected class, start and end"),
+        ("user01_led_labels.csv", f"class,start,end\n1,{10**21},{10**22}\n", "line 2: expected a class"),
+        ("user01_led_labels.csv", "1,2,3\n", "line 1: expected headings, got numbers"),
     ],
 )
 def test_broken_gesture_folders(gestures: tuple[Path, list[Events]], file: str, content: str, message: str) -> None:
@@ -76,8 +78,29 @@ def test_broken_gesture_folders(gestures: tuple[Path, list[Events]], file: str, 
 def test_damage_is_left_out_and_told(gestures: tuple[Path, list[Events]]) -> None:
     path = gestures[0] / "user24_lab.aedat"
     path.write_bytes(path.read_bytes()[:-3])
-    with pytest.warns(UserWarning, match=r"dvsgesture: damage in its files was left out \(truncated 1\)"):
+    with pytest.warns(UserWarning, match=r"dvsgesture: there is damage in its files \(truncated 1\)"):
         load("dvsgesture", gestures[0])
+
+
+def test_a_gesture_ends_where_its_label_says(gestures: tuple[Path, list[Events]]) -> None:
+    folder, clips = gestures
+    path = folder / "user01_led_labels.csv"
+    path.write_text("class,start,end\n4,2000000,2090000\n11,3000000,3000001\n")
+    with pytest.warns(UserWarning, match=r"damage in its files \(gestures without events 1\)"):
+        found = load("dvsgesture", str(folder))
+    frames = found.train.read(torch.arange(2))
+    assert frames.sum((1, 2, 3, 4)).tolist() == [len(clips[0].between(2_000_000, 2_090_000)), 0]
+
+
+def test_counts_are_clipped_and_rates_are_per_second() -> None:
+    t = np.array([0, *[100] * 300, 2_000_000])
+    x, y = np.full(len(t), 3, np.uint16), np.full(len(t), 5, np.uint16)
+    events = Events(t, x, y, np.ones(len(t), np.uint8), 8, 8)
+    found = made([events], Slicing(window=50, timesteps=4, size=8, offset=60))
+    assert (found.frames[0, 0, 1, 5, 3], found.frames.sum(), found.clipped) == (255, 255, 1)
+    assert (list(found.events), list(found.seconds)) == ([302], [2.0])
+    data = build("set", "ab", [0, 1], [False, True], Slicing(50, 4, 8), [lambda: made([events] * 2, Slicing(50, 4, 8))])
+    assert data.train_rates == data.test_rates == [151.0]
 
 
 def test_cifar_recordings_are_split_by_their_numbers(tmp_path: Path) -> None:
@@ -132,6 +155,15 @@ def test_nmnist_folders_and_arrays_agree(tmp_path: Path) -> None:
     np.savez(tmp_path / "bad.npz", **columns, offsets=offsets[:-1], labels=labels, is_test=is_test)
     with pytest.raises(ValueError, match="one label and one is_test"):
         load("nmnist", tmp_path / "bad.npz")
+    for name, values in (("offsets", offsets * 1.0), ("labels", np.array(labels, float)), ("is_test", np.array(True))):
+        arrays = columns | {"offsets": offsets, "labels": labels, "is_test": is_test, name: values}
+        np.savez(tmp_path / "types.npz", **arrays)
+        with pytest.raises(ValueError, match=f"expected {name} to be a row of whole numbers"):
+            load("nmnist", tmp_path / "types.npz")
+    falling = np.where(np.arange(21) == 3, 0, offsets).astype(np.uint64)
+    np.savez(tmp_path / "falling.npz", **columns, offsets=falling, labels=labels, is_test=is_test)
+    with pytest.raises(ValueError, match="rising offsets"):
+        load("nmnist", tmp_path / "falling.npz")
     np.savez(tmp_path / "half.npz", **columns, offsets=offsets, labels=labels, is_test=[False] * 20)
     with pytest.raises(ValueError, match="nmnist: all 20 recordings are on one side of the split"):
         load("nmnist", tmp_path / "half.npz")

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 
 from rheobase.data.events import Events, decode, read
 from tests.data import recordings
-from tests.data.recordings import recording, same
+from tests.data.recordings import recording, same, unchecked
 
 Writer = Callable[[Events], bytes]
 FORMATS: dict[str, tuple[Writer, Events]] = {
@@ -86,11 +86,11 @@ def test_offsets_in_errors() -> None:
     events = recording(6, 5, 34, 34)
     t, y = events.t.copy(), events.y.copy()
     t[3] = t[2] - 1
-    backwards = Events(t, events.x, y, events.p, 34, 34)
+    backwards = unchecked(events, t=t, y=y)
     with pytest.raises(ValueError, match=r"c\.bin: time running backwards, from \d+ to \d+ us, at byte 15;"):
         decode(recordings.nmnist(backwards), "c.bin")
     y[1] = 35
-    outside = Events(t, events.x, y, events.p, 34, 34)
+    outside = unchecked(events, t=t, y=y)
     with pytest.raises(ValueError, match=r"outside the sensor of 34 x 34, at byte 5;"):
         decode(recordings.nmnist(outside), "c.bin")
     kept = decode(recordings.nmnist(outside), "c.bin", on_error="skip")
@@ -133,8 +133,8 @@ def test_one_wrong_time_costs_one_event(wrong: int) -> None:
     t = events.t.copy()
     t[40] = wrong
     with pytest.raises(ValueError, match=f"running backwards, from {max(wrong, t[39])} to {min(wrong, t[41])} us,"):
-        decode(recordings.aedat_2(replace(events, t=t)), "a.aedat")
-    kept = decode(recordings.aedat_2(replace(events, t=t)), "a.aedat", on_error="skip")
+        decode(recordings.aedat_2(unchecked(events, t=t)), "a.aedat")
+    kept = decode(recordings.aedat_2(unchecked(events, t=t)), "a.aedat", on_error="skip")
     assert kept.t.tolist() == np.delete(events.t, 40).tolist()
     assert kept.skipped == {"backwards": 1}
 
@@ -142,7 +142,7 @@ def test_one_wrong_time_costs_one_event(wrong: int) -> None:
 def test_the_clock_of_aedat_2_starts_again() -> None:
     events = recording(9, 67)
     late = replace(events, t=events.t + 2**32 - int(events.t[40]))
-    assert decode(recordings.aedat_2(replace(late, t=late.t % 2**32)), "a.aedat").t.tolist() == late.t.tolist()
+    assert decode(recordings.aedat_2(unchecked(late, t=late.t % 2**32)), "a.aedat").t.tolist() == late.t.tolist()
 
 
 def test_a_file_of_nothing_is_skipped_where_asked() -> None:

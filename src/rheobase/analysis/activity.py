@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from rheobase.nn import Soma, switched
+from rheobase.nn import Soma, watched
 
 # Shares from which a finding is worth a sentence.
 MANY_CHANNELS, LOW_RATE, HIGH_RATE, FADING = 0.05, 0.01, 0.5, 0.5
@@ -37,7 +37,7 @@ class LayerActivity:
 @torch.no_grad()
 def activity(network: nn.Module, batches: Iterable[Tensor], timesteps: int) -> list[LayerActivity]:
     """Of every soma, over batches of images [N, C, H, W] or sequences [T, N, C, H, W], in evaluation mode."""
-    watched = {name: module for name, module in network.named_modules() if isinstance(module, Soma)}
+    somas = {name: module for name, module in network.named_modules() if isinstance(module, Soma)}
     sums: dict[str, Tensor] = {}  # of mean spikes [T, C] times images
     neurons: dict[str, int] = {}
 
@@ -47,16 +47,11 @@ def activity(network: nn.Module, batches: Iterable[Tensor], timesteps: int) -> l
         sums[name] = sums.get(name, 0) + means.cpu()
         neurons[name] = spikes[0, 0].numel()
 
-    handles = [m.register_forward_hook(lambda m, x, out, name=name: count(name, out)) for name, m in watched.items()]
     total = 0
-    try:
-        with switched(network, training=False):
-            for x in batches:
-                network(x, timesteps if x.ndim == 4 else None)
-                total += x.shape[-4]
-    finally:
-        for handle in handles:
-            handle.remove()
+    with watched(network, somas, count):
+        for x in batches:
+            network(x, timesteps if x.ndim == 4 else None)
+            total += x.shape[-4]
     if not total:
         raise ValueError("activity: expected at least one batch, got none")
     layers = []

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from rheobase.capture import capture
 from rheobase.functional import readout
 from rheobase.models import SpikingNet
-from rheobase.nn import Soma, switched
+from rheobase.nn import Soma, watched
 
 
 @dataclass(frozen=True)
@@ -50,17 +50,19 @@ def gradient_norms(
 
     `lr=0` leaves the weights where they are. With `autocast` the forward pass runs in that type.
     """
-    watched = {name: soma for name, soma in network.body.named_modules() if isinstance(soma, Soma)}
+    somas = {name: soma for name, soma in network.body.named_modules() if isinstance(soma, Soma)}
     synapses = {name: layer for name, layer in network.body.named_modules() if isinstance(layer, nn.Conv2d)}
-    if not watched:
+    if not somas:
         raise ValueError("gradient_norms: the network has no layers between its encoding and decoding layers")
     device = network.stem.weight.device  # norms are added up there: a captured step must not wait for the host
-    spikes = torch.zeros(len(watched), dtype=torch.float64, device=device)
+    spikes = torch.zeros(len(somas), dtype=torch.float64, device=device)
     weights = torch.zeros(len(synapses), dtype=torch.float64, device=device)
 
-    def listen(i: int, out: Tensor) -> None:
+    places = {name: i for i, name in enumerate(somas)}
+
+    def listen(name: str, out: Tensor) -> None:
         def add(gradient: Tensor) -> None:
-            spikes[i] += _norm(gradient)
+            spikes[places[name]] += _norm(gradient)
 
         if out.requires_grad:
             out.register_hook(add)
@@ -77,24 +79,17 @@ def gradient_norms(
         optimizer.step()
         return (loss.detach(),)
 
-    handles = [
-        soma.register_forward_hook(lambda m, x, out, i=i: listen(i, out)) for i, soma in enumerate(watched.values())
-    ]
     optimizer = torch.optim.SGD(network.parameters(), lr=lr, momentum=0.9)
     steps, captured = 0, capture(step, device)
-    try:
-        with switched(network, training=True):
-            for images, labels in batches:
-                captured(images, labels)
-                steps += 1
-    finally:
-        for handle in handles:
-            handle.remove()
+    with watched(network, somas, listen, training=True):
+        for images, labels in batches:
+            captured(images, labels)
+            steps += 1
     if not steps:
         raise ValueError("gradient_norms: expected at least one batch, got none")
     by_name = dict(zip(synapses, (weights / steps).tolist(), strict=True))
     return GradientNorms(
-        layers=list(watched),
+        layers=list(somas),
         spikes=(spikes / steps).tolist(),
         weights=[norm for name, norm in by_name.items() if "shortcut" not in name],
         steps=steps,

@@ -65,11 +65,9 @@ class Operations:
                 multiplications += layer.dense * (1 if encode_once and layer.fed_by == "image" else self.timesteps)
         return additions, multiplications
 
-    def energy(
-        self, mac: float = MAC_PICOJOULE, addition: float = ADDITION_PICOJOULE, *, encode_once: bool = False
-    ) -> float:
+    def energy(self, mac: float = MAC_PICOJOULE, addition: float = ADDITION_PICOJOULE) -> float:
         """Joule of the synapses, at those picojoules."""
-        additions, multiplications = self.count(encode_once=encode_once)
+        additions, multiplications = self.count()
         return (additions * addition + multiplications * mac) * 1e-12
 
     def dense_energy(self, mac: float = MAC_PICOJOULE) -> float:

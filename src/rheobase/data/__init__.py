@@ -8,20 +8,27 @@ from rheobase.data.dataset import Dataset, Source, Split
 
 __all__ = ["DATASETS", "Dataset", "Source", "Split", "load"]
 
-EVENTS = ("digits-dvs", "nmnist", "dvsgesture", "dvscifar10", "dvscifar10-simulated")
+SIMULATED = ("digits-dvs", "dvscifar10-simulated")  # recordings
+EVENTS = ("nmnist", "dvsgesture", "dvscifar10", *SIMULATED)
 DATASETS = ("digits", "cifar10", "cifar100", "mnist", "fashion-mnist", "imagenet", "folder", *EVENTS)
 FOLDER = Path("data")  # where files are looked for unless told otherwise
 
 
 def load(
-    name: str, path: Path | None = None, *, size: int = 0, timesteps: int = 0, download: bool = False, **options: Any
+    name: str,
+    path: Path | str | None = None,
+    *,
+    size: int = 0,
+    timesteps: int = 0,
+    download: bool = False,
+    **options: Any,
 ) -> Dataset:
     """The data set of that name, from the files in `path`, which a `download` goes to.
 
     `size` is the side images are resized to; small official sets have one of their own. Recordings of event cameras
     become `timesteps` slices; `options` change how, as in `eventset.Slicing`.
     """
-    path = path or FOLDER
+    path = Path(path or FOLDER)
     if name in EVENTS:
         return _events(name, path, download, size=size, timesteps=timesteps, **options)
     if options:

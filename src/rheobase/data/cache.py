@@ -8,7 +8,7 @@ import hashlib
 import json
 import os
 import shutil
-import tempfile
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 import torch
@@ -25,6 +26,7 @@ from rich.progress import track
 from torch import Tensor
 
 VERSION = 2  # of how slices are made
+ABANDONED = 24 * 3600  # seconds after which an unfinished entry is nobody's
 
 
 @dataclass(frozen=True)
@@ -51,9 +53,9 @@ class Prepared:
 
 def folder() -> Path:
     """Where prepared slices are kept: $RHEOBASE_CACHE, or else the user's cache folder."""
-    if "RHEOBASE_CACHE" in os.environ:
-        return Path(os.environ["RHEOBASE_CACHE"])
-    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "rheobase"
+    if own := os.environ.get("RHEOBASE_CACHE"):
+        return Path(own)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rheobase"
 
 
 def prepared(
@@ -67,17 +69,17 @@ def prepared(
     stamps = [(str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
     identity = json.dumps([VERSION, name, shape, parameters, stamps], sort_keys=True)
     entry = folder() / f"{name}-{hashlib.sha256(identity.encode()).hexdigest()[:20]}"
-    found = _open(entry, shape)
-    if found is None:
-        try:
-            _make(entry, name, shape, jobs)
-        except OSError as error:
-            raise OSError(
-                f"cannot keep prepared slices in {folder()}: {error.strerror}; name another folder in RHEOBASE_CACHE"
-            ) from error
+    try:
         found = _open(entry, shape)
+        if found is None:
+            _make(entry, name, shape, jobs)
+            found = _open(entry, shape)
+    except OSError as error:
+        raise OSError(
+            f"cannot keep prepared slices in {folder()}: {error.strerror}; name another folder in RHEOBASE_CACHE"
+        ) from error
     if found is None:
-        raise OSError(f"{entry} was damaged right after it was written; check the disk")
+        raise OSError(f"{entry} is damaged and cannot be replaced; remove it, or name another folder in RHEOBASE_CACHE")
     return found
 
 
@@ -86,9 +88,12 @@ def _open(entry: Path, shape: tuple[int, ...]) -> Prepared | None:
         return None
     try:
         about = json.loads((entry / "about.json").read_text())
-        if _digest(entry / "frames.bin") == about.pop("sha256"):
+        stated = about.pop("sha256")
+        with open(entry / "frames.bin", "rb") as file:
+            digest = hashlib.file_digest(file, "sha256")
+        if _with_facts(digest, about) == stated:
             return Prepared(frames=_mapped(entry / "frames.bin", shape), **about)
-    except (FileNotFoundError, ValueError, KeyError, TypeError):
+    except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
         pass
     shutil.rmtree(entry, ignore_errors=True)  # what a damaged disk left behind is made again
     return None
@@ -101,7 +106,11 @@ def _mapped(path: Path, shape: tuple[int, ...]) -> Tensor:
 
 def _make(entry: Path, name: str, shape: tuple[int, ...], jobs: Sequence[Callable[[], Made]]) -> None:
     entry.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = Path(tempfile.mkdtemp(prefix=f".{entry.name}-", dir=entry.parent))
+    for left_over in entry.parent.glob(f".{entry.name}-*"):  # by processes that were killed
+        if time.time() - left_over.stat().st_mtime > ABANDONED:
+            shutil.rmtree(left_over, ignore_errors=True)
+    unfinished = entry.with_name(f".{entry.name}-{uuid4().hex}")
+    unfinished.mkdir()
     try:
         events: list[int] = []
         seconds: list[float] = []
@@ -126,7 +135,7 @@ def _make(entry: Path, name: str, shape: tuple[int, ...], jobs: Sequence[Callabl
                 raise
         assert len(events) == shape[0]
         about = {"events": events, "seconds": seconds, "skipped": dict(skipped), "clipped": clipped}
-        (unfinished / "about.json").write_text(json.dumps({"sha256": digest.hexdigest(), **about}))
+        (unfinished / "about.json").write_text(json.dumps({"sha256": _with_facts(digest, about), **about}))
         try:
             unfinished.rename(entry)
         except OSError:
@@ -136,6 +145,7 @@ def _make(entry: Path, name: str, shape: tuple[int, ...], jobs: Sequence[Callabl
         shutil.rmtree(unfinished, ignore_errors=True)
 
 
-def _digest(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def _with_facts(digest: "hashlib._Hash", about: dict[str, Any]) -> str:
+    """The checksum of frames and of what is said about them."""
+    digest.update(json.dumps(about, sort_keys=True).encode())
+    return digest.hexdigest()

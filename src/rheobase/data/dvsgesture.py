@@ -44,13 +44,15 @@ def read_labels(path: Path) -> list[Clip]:
         rows = list(csv.reader(path.read_text().splitlines()))
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"cannot read {path}: {error}; the official set has one beside every recording") from None
+    if rows and all(value.strip().isdecimal() for value in rows[0]):
+        raise ValueError(f"{path}, line 1: expected headings, got numbers; the official files begin with headings")
     clips = []
     for line, row in enumerate(rows[1:], 2):
         try:
             number, start, end = (int(value) for value in row)
         except ValueError:
             raise ValueError(f"{path}, line {line}: expected class, start and end as whole numbers") from None
-        if not (1 <= number <= len(CLASSES) and 0 <= start < end):
+        if not (1 <= number <= len(CLASSES) and 0 <= start < end < 2**62):
             raise ValueError(f"{path}, line {line}: expected a class from 1 to {len(CLASSES)} and start before end")
         clips.append((number - 1, start, end))
     return clips
@@ -59,9 +61,9 @@ def read_labels(path: Path) -> list[Clip]:
 def _trials(folder: Path, name: str) -> list[Path]:
     try:
         names = (folder / name).read_text().split()
-    except OSError as error:
+    except (OSError, UnicodeDecodeError) as error:
         raise ValueError(
-            f"no DVS-Gesture in {folder}: cannot read {name} ({error.strerror}); unpack DvsGesture.tar.gz there"
+            f"no DVS-Gesture in {folder}: cannot read {name} ({error}); unpack DvsGesture.tar.gz there"
         ) from None
     paths = [folder / trial for trial in names]
     if missing := [path for path in paths if not path.is_file()]:
@@ -72,4 +74,5 @@ def _trials(folder: Path, name: str) -> list[Path]:
 def _from_file(path: Path, clips: list[Clip], slicing: Slicing) -> Made:
     events = read(path, on_error="skip")
     result = made([events.between(a, b) for _, a, b in clips], slicing, [a for _, a, _ in clips])
-    return replace(result, skipped=dict(events.skipped))
+    empty = result.events.count(0)
+    return replace(result, skipped={**events.skipped, **({"gestures without events": empty} if empty else {})})

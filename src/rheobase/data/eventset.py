@@ -64,7 +64,7 @@ def build(
     found = cache.prepared(name, shape, {**asdict(slicing), **(parameters or {})}, files, jobs)
     if found.skipped:
         problems = ", ".join(f"{kind} {count}" for kind, count in sorted(found.skipped.items()))
-        warnings.warn(f"{name}: damage in its files was left out ({problems})", stacklevel=2)
+        warnings.warn(f"{name}: there is damage in its files ({problems}); the rest is used", stacklevel=2)
     rates = [n / s if s else 0.0 for n, s in zip(found.events, found.seconds, strict=True)]
     test = torch.tensor(is_test)
     numbers = torch.tensor(labels)

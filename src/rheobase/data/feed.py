@@ -38,6 +38,11 @@ def as_seen(
     return images, torch.cat([labels for _, labels in batches])
 
 
+def first_images(dataset: Dataset, recipe: Recipe, count: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """The first test images as the network sees them, and their labels."""
+    return as_seen(dataset, recipe, dataset.test, torch.arange(min(count, len(dataset.test))), dtype)
+
+
 class Feed:
     """Batches of process `rank` of `world`: every process takes its share of the same global batch."""
 

@@ -52,6 +52,11 @@ def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
     arrays = npz.arrays(content, str(path), names)
     if missing := [name for name in names if name not in arrays]:
         raise ValueError(f"{path}: no array {missing[0]}; expected {', '.join(names)}")
+    for name in ("offsets", "labels", "is_test"):
+        if arrays[name].ndim != 1 or arrays[name].dtype.kind not in "iub":
+            found = f"{arrays[name].dtype}{list(arrays[name].shape)}"
+            raise ValueError(f"{path}: expected {name} to be a row of whole numbers, got {found}")
+        arrays[name] = arrays[name].astype(np.int64)
     offsets, number = arrays["offsets"], len(arrays["labels"])
     if len(offsets) != number + 1 or len(arrays["is_test"]) != number or (np.diff(offsets) < 0).any():
         raise ValueError(f"{path}: expected one label and one is_test for every two neighbouring, rising offsets")

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from rheobase.deploy.network import LIF, Network
 from rheobase.functional import readout
-from rheobase.nn import Soma, switched
+from rheobase.nn import Soma, watched
 
 
 @dataclass(frozen=True)
@@ -40,21 +40,9 @@ def record(network: nn.Module, x: Tensor, timesteps: int | None = None) -> Recor
         logits = value.expand(timesteps or len(x), *value.shape[1:]).flatten(2) * network.logit_unit
         return Record(spikes, logits)
     kept: dict[str, Tensor] = {}
-    hooks = []
-    for path, module in network.named_modules():
-        if isinstance(module, Soma):
-
-            def keep(_: nn.Module, __: object, output: Tensor, name: str = path.replace(".", "_")) -> None:
-                kept[name] = output.flatten(2) > 0
-
-            hooks.append(module.register_forward_hook(keep))
-    try:
-        with switched(network, training=False):
-            inputs = (x,) if timesteps is None else (x, timesteps)
-            return Record(kept, network(*inputs))
-    finally:
-        for hook in hooks:
-            hook.remove()
+    somas = {path.replace(".", "_"): module for path, module in network.named_modules() if isinstance(module, Soma)}
+    with watched(network, somas, lambda name, spikes: kept.update({name: spikes.flatten(2) > 0})):
+        return Record(kept, network(x) if timesteps is None else network(x, timesteps))
 
 
 def agreement(a: Record, b: Record) -> Agreement:

@@ -44,7 +44,7 @@ def to_onnx(network: Network, input_shape: Shape) -> Any:
         if isinstance(node, LIF):
             names[name] = graph.neurons(name, node, sources, shapes[name])
         else:
-            names[name] = graph.layer(name, node, sources[0], shapes[network.inputs[name][0]], shapes[name])
+            names[name] = graph.layer(name, node, sources[0], shapes[name])
     flat = graph.add("Flatten", names[name], axis=1)
     graph.add("Mul", flat, graph.constant(network.logit_unit), output=LOGITS)
     helper, kind = onnx.helper, graph.kind
@@ -156,7 +156,7 @@ class _Graph:
         self.add("Where", fired, self.constant(0), u, output=f"{name}_v_next")
         return self.add("Cast", fired, to=self.kind, output=name)
 
-    def layer(self, name: str, node: nn.Module, x: str, shape_in: Shape, shape: Shape) -> str:
+    def layer(self, name: str, node: nn.Module, x: str, shape: Shape) -> str:
         if isinstance(node, nn.Conv2d):
             return self.convolution(name, node, x, shape)
         if isinstance(node, nn.Linear):

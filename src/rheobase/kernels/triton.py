@@ -170,11 +170,9 @@ def backward_sums(
     shared = (weight, bias, mean, var)
     _backward(layout, tile, grid, grad, xs, [partial], shared, None, 0, decay, v_th, width, eps)
     sums = torch.empty_like(partial[0])
-    constants = _constants(grad, len(xs), decay, v_th, eps)
     kernels.join_sums_kernel[(triton.cdiv(layout.channels, 4), 1 + len(xs))](
         partial, sums, var.contiguous(), layout.channels, grid[0],
-        **{name: constants[name] for name in ("K", "EPS", "ACC")},
-        PROGRAMS=triton.next_power_of_2(grid[0]), CHANNELS=4, num_warps=8,
+        K=v_th * len(xs) ** -0.5, EPS=eps, PROGRAMS=triton.next_power_of_2(grid[0]), CHANNELS=4, num_warps=8,
     )  # fmt: skip
     return sums
 

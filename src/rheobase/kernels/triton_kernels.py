@@ -254,7 +254,7 @@ def backward_kernel(
 @triton.jit
 def join_sums_kernel(
     partial, sums, var, channels, programs,
-    K: tl.constexpr, EPS: tl.constexpr, ACC: tl.constexpr, PROGRAMS: tl.constexpr, CHANNELS: tl.constexpr,
+    K: tl.constexpr, EPS: tl.constexpr, PROGRAMS: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
     """Gradient of the bias (first row of the second grid dimension) or of one branch's weight."""
     which = tl.program_id(1)

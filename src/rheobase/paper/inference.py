@@ -8,11 +8,11 @@ import torch
 from rheobase.analysis.activity import LayerActivity, activity
 from rheobase.analysis.operations import Operations, operations
 from rheobase.analysis.somas import settle
+from rheobase.data.feed import first_images
 from rheobase.deploy import fold
-from rheobase.inspection import test_images
 from rheobase.models import SpikingNet, build
 from rheobase.paper.result import CPU, Chart, Result
-from rheobase.runs import Run, load_network
+from rheobase.runs import Run, load_data, load_network
 from rheobase.shapes import default_input, synapses
 
 TIMESTEPS = 6
@@ -29,7 +29,7 @@ def fig6(*, run: Path | None = None, data: Path | None = None, images: int = 16,
     found: dict[str, list[LayerActivity]] = {}
     if run is not None:
         recipe = Run(run).recipe()
-        x, _ = test_images(Run(run), data, images)
+        x, _ = first_images(load_data(recipe, data), recipe, images, torch.float32)
         batches = (part.to(device) for part in x.split(BATCH, dim=x.ndim - 4))
         found[recipe.network] = activity(load_network(run).float().to(device), batches, recipe.timesteps)
         source = f"{x.shape[-4]} test images of {recipe.data}, trained network, T = {recipe.timesteps}"
@@ -68,7 +68,7 @@ def table6(
         recipe = Run(run).recipe()
         name, timesteps = recipe.network, recipe.timesteps
         network: SpikingNet = load_network(run).float()
-        x, _ = test_images(Run(run), data, images)
+        x, _ = first_images(load_data(recipe, data), recipe, images, torch.float32)
         source = f"{x.shape[-4]} test images of {recipe.data}, trained {name}, T = {timesteps}"
     else:
         name, timesteps = "resnet19", TIMESTEPS

@@ -26,9 +26,10 @@ def render(data: Mapping[str, Any]) -> str:
         _network(data["graph"], data["layers"]),
         _reproduce(data["command"], data["environment"]),
     ]
+    source = f"{recipe['data']} (simulated recordings)" if data["simulated"] else recipe["data"]
     return page.substitute(
         title=escape(f"{recipe['name']}: a spiking network from inside"),
-        lead=escape(f"{recipe['network']} on {recipe['data']}, {recipe['timesteps']} timesteps, run {data['folder']}"),
+        lead=escape(f"{recipe['network']} on {source}, {recipe['timesteps']} timesteps, run {data['folder']}"),
         facts=_facts(data),
         sections="".join(sections),
     )
@@ -112,9 +113,7 @@ def _rates(layers: Sequence[Mapping[str, Any]], findings: Sequence[str]) -> str:
 
 def _gradients(found: Mapping[str, Any]) -> str:
     spots = list(range(1, len(found["spikes"]) + 1))
-    series = {"spikes": (spots, found["spikes"])}
-    if len(found["weights"]) == len(spots):
-        series["weights"] = (spots, found["weights"])
+    series = {name: (spots, found[name]) for name in ("spikes", "weights")}
     chart = svg.line_chart(series, "layer", "norm of the gradient", log=True)
     note = "of the loss, at the trained weights; level means neither vanishing nor exploding"
     return _section("Gradient flow", note, chart)

@@ -87,7 +87,6 @@ def heat_map(matrix: Sequence[Sequence[int]], labels: Sequence[str]) -> str:
     """Rows are classes, columns predictions; numbers where they fit."""
     n = len(labels)
     side = (WIDTH - 64) / n
-    size = 64 + n * side
     parts = []
     for i, row in enumerate(matrix):
         total = sum(row) or 1
@@ -107,7 +106,7 @@ def heat_map(matrix: Sequence[Sequence[int]], labels: Sequence[str]) -> str:
         parts += [
             _text(62 + (j + 0.5) * side, 4 + n * side + 12, label[:4], "middle") for j, label in enumerate(labels)
         ]
-    return _svg(parts, "confusion matrix", WIDTH, int(size - 60 + 20))
+    return _svg(parts, "confusion matrix", WIDTH, WIDTH - 40)
 
 
 def raster(layers: Mapping[str, Sequence[Sequence[int]]]) -> str:
@@ -145,8 +144,7 @@ def network(graph: Sequence[Mapping[str, Any]], rates: Mapping[str, float]) -> s
                 parts.append(f'<line class="edge" x1="150" x2="150" y1="{start + 10}" y2="{end - 10}"/>')
                 parts.append(_text(156, (start + end) / 2 + 4, route["kind"], "start"))
             else:
-                bend = 270 + 12
-                parts.append(f'<path class="edge skip" d="M240 {start} C{bend} {start} {bend} {end} 240 {end}"/>')
+                parts.append(f'<path class="edge skip" d="M240 {start} C282 {start} 282 {end} 240 {end}"/>')
                 parts.append(_text(276, (start + end) / 2 + 4, route["kind"], "start"))
     for name in names:
         rate = rates.get(name, 0) / busiest

@@ -29,6 +29,8 @@ def simulate(
     `threshold` by which its log intensity has changed; thresholds differ between pixels with standard deviation
     `mismatch`. On top come `noise_rate` random events per second and pixel.
     """
+    if images.ndim != 3 or 0 in images.shape or threshold <= 0:
+        raise ValueError(f"expected images [N, H, W] and a threshold above 0, got {list(images.shape)} and {threshold}")
     random = np.random.default_rng(seed)
     number, height, width = images.shape
     log = np.log(DARK + images.astype(np.float32) / 255)

@@ -6,7 +6,6 @@
 import io
 import zipfile
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 
 from rheobase.data.events.stream import Events, OnError, Problems, checked
 
+SIDES = ("width", "height")
 EXPANSION = 1040  # deflate cannot make more of a byte
 
 
@@ -29,12 +29,14 @@ def arrays(content: bytes, source: str, names: Iterable[str]) -> dict[str, NDArr
 
 
 def decode(content: bytes, source: str, size: tuple[int, int] | None = None, on_error: OnError = "raise") -> Events:
-    found = arrays(content, source, ("t", "x", "y", "p", "width", "height"))
+    found = arrays(content, source, ("t", "x", "y", "p", *SIDES))
     if missing := [name for name in ("t", "x", "y", "p") if name not in found]:
         raise ValueError(f"{source}: no array {missing[0]}; expected t, x, y and p of the same length")
     if size is None:
-        if not all(name in found and found[name].ndim == 0 for name in ("width", "height")):
-            raise ValueError(f"{source}: no size of the sensor; store width and height, or give size=(width, height)")
+        if not all(name in found and found[name].ndim == 0 and found[name].dtype.kind in "iu" for name in SIDES):
+            raise ValueError(
+                f"{source}: no size of the sensor; store whole numbers width and height, or give size=(width, height)"
+            )
         size = int(found["width"]), int(found["height"])
     return from_arrays(found, source, size, on_error)
 
@@ -55,10 +57,6 @@ def from_arrays(found: dict[str, NDArray[Any]], source: str, size: tuple[int, in
         kept = np.flatnonzero(~impossible)
         t, x, y, p = t[kept], x[kept], y[kept], p[kept]
     return checked(problems, t, x, y, p, size, lambda i: int(kept[i]) if len(kept) else 0)
-
-
-def save(path: Path, events: Events) -> None:
-    np.savez_compressed(path, t=events.t, x=events.x, y=events.y, p=events.p, width=events.width, height=events.height)
 
 
 def _array(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> NDArray[Any]:

@@ -41,6 +41,8 @@ def slices(
         )
     if start is None:
         start = int(events.t[0]) if len(events) else 0
+    if not -(2**63) <= start + offset <= start + offset + window * timesteps < 2**63:
+        raise ValueError(f"windows from {start + offset} us on end at a time beyond 64 bits; give another start")
     edges = np.searchsorted(events.t, start + offset + window * np.arange(timesteps + 1, dtype=np.int64))
     frames = _counter()(events, edges, width, height).reshape(timesteps, 2, height, width)
     return (frames > 0).view(np.uint8) if binary else frames

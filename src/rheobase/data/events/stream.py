@@ -32,6 +32,8 @@ class Events:
                     f"events: expected {name} as {len(self.t)} numbers of type {np.dtype(kind)}, "
                     f"got {column.dtype}{list(column.shape)}"
                 )
+        if (self.t[1:] < self.t[:-1]).any():
+            raise ValueError("events: expected them in order of time; sort them by t first")
 
     def __len__(self) -> int:
         return len(self.t)

@@ -1,0 +1,33 @@
+"""What the groups of commands share: the terminal, tables, and options of the same meaning."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.table import Table
+
+console = Console(highlight=False, soft_wrap=True)
+
+DataOption = Annotated[Path | None, typer.Option(help="Folder with the data set, or with images of your own.")]
+DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
+RunArgument = Annotated[Path, typer.Argument(help="Folder of a run.")]
+
+
+def table(*headings: str, last: str | None = None) -> Table:
+    """Columns that keep their lines whole, but for the `last` one."""
+    found = Table(box=SIMPLE, padding=0, collapse_padding=True, pad_edge=False)
+    for heading in headings:
+        found.add_column(heading, no_wrap=True)
+    if last is not None:
+        found.add_column(last)
+    return found
+
+
+def print_next(*hints: tuple[str, str]) -> None:
+    """Commands that may come next, and what for."""
+    console.print("next:")
+    width = max(len(command) for command, _ in hints)
+    for command, purpose in hints:
+        console.print(f"  {command:<{width}}  {purpose}", markup=False)
