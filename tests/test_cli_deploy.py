@@ -1,5 +1,7 @@
 """The commands on a small run: fold, export, verify, predict."""
 
+import shutil
+
 import numpy as np
 import pytest
 import torch
@@ -177,3 +179,26 @@ def test_wrong_arguments_are_explained(run, tmp_path):
         call("predict", tmp_path / "bad.png", tmp_path / "bad.png")
     with pytest.raises(ValueError, match=r"recipe\.json"):
         call("fold", tmp_path)
+
+
+def test_integers_are_judged_alike_in_every_format(run):
+    verdicts = []
+    for kind in ("nir", "onnx"):
+        assert call("export", run, "--to", kind, "--int8").exit_code == 0
+        verdicts.append(call("verify", run / f"network-int8.{kind}", run, "--images", 4).output.split("verdict: ")[1])
+    assert verdicts[0] == verdicts[1]
+
+
+def test_names_are_shown_as_they_are_and_hints_can_be_copied(run, tmp_path):
+    other = shutil.copytree(run, tmp_path / "a [old] run")
+    output = call("fold", other).output
+    assert f"wrote {other / 'folded.safetensors'}" in output
+    assert f"rheobase verify '{other / 'folded.safetensors'}' '{other}'" in output
+
+
+def test_a_fold_that_fails_writes_nothing(run, tmp_path):
+    other = shutil.copytree(run, tmp_path / "run", ignore=shutil.ignore_patterns("*.safetensors.part", "folded*"))
+    (other / "data.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"data\.json has no name; restore it or start the run again"):
+        call("fold", other)
+    assert not (other / "folded.safetensors").exists()

@@ -97,3 +97,9 @@ def test_a_recipe_is_frozen() -> None:
 def test_short_timesteps_come_first() -> None:
     recipe = recipes.demo().changed(["short_timesteps=2", "short_epochs=3"])
     assert [recipe.timesteps_at(epoch) for epoch in range(5)] == [2, 2, 2, 4, 4]
+
+
+def test_counts_are_whole_numbers() -> None:
+    settings = asdict(recipes.demo()) | {"epochs": 20.5}
+    with pytest.raises(ValueError, match=r"recipe\.json: .*epochs: expected a whole number, got 20\.5"):
+        Recipe.of(settings, "recipe.json")

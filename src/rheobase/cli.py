@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 from rheobase import __version__, cli_analysis, cli_data, cli_deploy
-from rheobase.cli_common import DataOption, DeviceOption, console, print_next, table
+from rheobase.cli_common import DataOption, DeviceOption, command_line, console, print_next, table
 
 if TYPE_CHECKING:
     from rheobase.recipe import Recipe
@@ -25,7 +25,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-errors = Console(highlight=False, soft_wrap=True, stderr=True)
+errors = Console(highlight=False, soft_wrap=True, markup=False, stderr=True)
 
 OutOption = Annotated[Path | None, typer.Option(help="Folder for the run; otherwise the first free runs/NAME-NUMBER.")]
 RECIPE_HELP = "Name of a recipe; `rheobase recipes` lists them."
@@ -69,8 +69,11 @@ def demo(
     cli_deploy.deploy(run.folder)
     console.print(f"report, for a browser: {cli_analysis.write_report(run.folder)}")
     print_next(
-        (f"rheobase eval {run.folder} --timesteps 2", "the same network with half the steps"),
-        (f"rheobase export {run.folder} --to nir --int8", "the network in integers, for neuromorphic hardware"),
+        (command_line("eval", run.folder, "--timesteps", 2), "the same network with half the steps"),
+        (
+            command_line("export", run.folder, "--to", "nir", "--int8"),
+            "in integers, for neuromorphic hardware",
+        ),
         ("rheobase train demo --set decay=0.5", "change the recipe"),
         ("rheobase recipes", "the recipes of the paper"),
         ("rheobase models", "the networks"),
@@ -109,8 +112,8 @@ def train(
     else:
         run = _fit(recipes.get(recipe).changed(changes), out=out, **options)
     print_next(
-        (f"rheobase eval {run.folder}{_data_option(data)}", "measure the network again"),
-        (f"rheobase export {run.folder} --to nir", "the network for neuromorphic hardware"),
+        (command_line("eval", run.folder, data=data), "measure the network again"),
+        (command_line("export", run.folder, "--to", "nir"), "the network for neuromorphic hardware"),
     )
 
 
@@ -195,7 +198,7 @@ def _fit(recipe: "Recipe", *, data: Path | None = None, tensorboard: bool = Fals
     try:
         run = train.fit(recipe, data=data, reporter=reporter, began=0.0, **options)
     except train.Interrupted as stop:
-        errors.print(f"{stop}; continue with: rheobase train --resume {stop.folder}{_data_option(data)}")
+        errors.print(f"{stop}; continue with: {command_line('train', '--resume', stop.folder, data=data)}")
         raise typer.Exit(130) from None
     if _rank() != 0:
         raise typer.Exit
@@ -224,10 +227,6 @@ def _print_rates(rates: dict[str, float]) -> None:
     console.print(rows, soft_wrap=False)
 
 
-def _data_option(data: Path | None) -> str:
-    return f" --data {data}" if data else ""
-
-
 def _rank() -> int:
     return int(os.environ.get("RANK", "0"))
 
@@ -245,7 +244,7 @@ def main() -> None:
         if debug:
             raise
         who = f"process {_rank()}: " if _rank() else ""
-        errors.print(f"error: {who}{_sentence(error)}", style="red", markup=False)
+        errors.print(f"error: {who}{_sentence(error)}", style="red")
         sys.exit(1)
 
 
@@ -253,8 +252,10 @@ def _sentence(error: Exception) -> str:
     lines = (str(error) or type(error).__name__).strip().splitlines()
     if type(error).__name__ == "OutOfMemoryError":
         return "the GPU is out of memory; try a smaller batch_size, or --set memory=packed or memory=recompute"
+    if isinstance(error, OSError) and error.filename and error.strerror:
+        return f"cannot use {error.filename}: {error.strerror}"
     return lines[0]
 
 
 def _show_warning(message: Warning | str, *details: object) -> None:
-    errors.print(f"warning: {message}", style="yellow", markup=False)
+    errors.print(f"warning: {message}", style="yellow")

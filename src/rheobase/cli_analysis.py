@@ -86,7 +86,7 @@ def analyze(
         )
     console.print("findings:" if found["findings"] else "findings: none, every layer is in good health")
     for sentence in found["findings"]:
-        console.print(f"  {sentence}", markup=False)
+        console.print(f"  {sentence}")
 
 
 def paper(
@@ -106,20 +106,20 @@ def paper(
     torch.set_num_threads(1)  # many small operations: a second thread mostly waits
     for result in _compute(item, list(runs or []), data, images, epochs, choose_device(device)):
         if result.to_come:
-            console.print(f"{result.to_come} more to come", markup=False)
+            console.print(f"{result.to_come} more to come")
             if result.data["rows"]:  # what is there is kept, whatever happens to the rest
                 result.save(out)
-    console.print(f"{result.title} ({result.source})", markup=False)
+    console.print(f"{result.title} ({result.source})")
     for sentence in result.comparison:
-        console.print(f"  {sentence}", markup=False)
+        console.print(f"  {sentence}")
     written = [result.save(out)]
     if find_spec("matplotlib"):
         from rheobase import figures
 
         written += figures.draw(result, out)
     else:
-        console.print("for pictures, install rheobase[plots]", markup=False)
-    console.print(f"wrote {', '.join(map(str, written))}", markup=False)
+        console.print("for pictures, install rheobase[plots]")
+    console.print(f"wrote {', '.join(map(str, written))}")
 
 
 def report(
@@ -130,15 +130,18 @@ def report(
 ) -> None:
     """Write one HTML file that shows a run from inside; it needs no network."""
     target = write_report(run, data=data, images=images, out=out)
-    console.print(f"wrote {target} ({target.stat().st_size / 2**20:.2f} MB); open it in a browser", markup=False)
+    console.print(f"wrote {target} ({target.stat().st_size / 2**20:.2f} MB); open it in a browser")
 
 
 def write_report(run: Path, *, data: Path | None = None, images: int = 360, out: Path | None = None) -> Path:
+    from rheobase.files import replaced
     from rheobase.inspection import inspect_run
     from rheobase.report import render
 
     target = out or run / "report.html"
-    target.write_text(render(inspect_run(run, data=data, images=images)))
+    with replaced(target) as part:
+        part.touch()  # what cannot be written is better known before the work
+        part.write_text(render(inspect_run(run, data=data, images=images)))
     return target
 
 

@@ -1,5 +1,6 @@
 """What the groups of commands share: the terminal, tables, and options of the same meaning."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -8,7 +9,7 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
-console = Console(highlight=False, soft_wrap=True)
+console = Console(highlight=False, soft_wrap=True, markup=False)
 
 DataOption = Annotated[Path | None, typer.Option(help="Folder with the data set, or with images of your own.")]
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
@@ -25,9 +26,14 @@ def table(*headings: str, last: str | None = None) -> Table:
     return found
 
 
+def command_line(*words: object, data: Path | None = None) -> str:
+    """A command line of ours, to be copied."""
+    return shlex.join(["rheobase", *map(str, words), *(["--data", str(data)] if data else [])])
+
+
 def print_next(*hints: tuple[str, str]) -> None:
     """Commands that may come next, and what for."""
     console.print("next:")
-    width = max(len(command) for command, _ in hints)
-    for command, purpose in hints:
-        console.print(f"  {command:<{width}}  {purpose}", markup=False)
+    width = max(len(line) for line, _ in hints)
+    for line, purpose in hints:
+        console.print(f"  {line:<{width}}  {purpose}")

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.box import SIMPLE
-from rich.markup import escape
 from rich.table import Table
 
 from rheobase.cli_common import console
@@ -42,7 +41,7 @@ def data(
     for heading in ("class", "training", "test"):
         table.add_column(heading, justify="left" if heading == "class" else "right")
     for row in zip(found.classes, train, test, strict=True):
-        table.add_row(*(escape(str(value)) for value in row))
+        table.add_row(*map(str, row))
     table.add_row("all", str(sum(train)), str(sum(test)))
     console.print(table, soft_wrap=False)
     shape = " x ".join(map(str, found.train.shape))
@@ -57,8 +56,8 @@ def data(
         console.print(f"images of {shape} (channels, height, width)")
     for index in _one_per_class(found.train.labels)[:samples]:
         image = found.train.read(index[None])[0].float()
-        console.print(f"\n{found.classes[int(found.train.labels[index])]}", markup=False)
-        console.print(picture(image.flatten(0, -3).mean(0)), markup=False)
+        console.print(f"\n{found.classes[int(found.train.labels[index])]}")
+        console.print(picture(image.flatten(0, -3).mean(0)))
 
 
 def picture(image: "Tensor") -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rheobase.cli_common import DataOption, DeviceOption, RunArgument, console, print_next, table
+from rheobase.cli_common import DataOption, DeviceOption, RunArgument, command_line, console, print_next, table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -45,12 +45,13 @@ def fold(run: RunArgument, data: DataOption = None, out: OutOption = None) -> No
 
     model, network = folded(Run(run))
     target = _target(out or run / "folded.safetensors", "safetensors")
+    agreement = precisions(Run(run), data, model, network)
     file.save(network, target)
-    _print_agreement(precisions(Run(run), data, model, network))
+    _print_agreement(agreement)
     console.print(f"wrote {target}: {len(network.nodes)} nodes, no normalisation")
     print_next(
-        (f"rheobase verify {target} {run}", "compare it with the run, on all test images"),
-        (f"rheobase export {run} --to nir", "the network for neuromorphic hardware"),
+        (command_line("verify", target, run, data=data), "compare it with the run, on all test images"),
+        (command_line("export", run, "--to", "nir"), "the network for neuromorphic hardware"),
     )
 
 
@@ -91,9 +92,9 @@ def export(
         onnx.write(found, target, shape)
     console.print(f"wrote {target} ({target.stat().st_size / 2**20:.1f} MB)")
     if network.is_dir():
-        print_next((f"rheobase verify {target} {network}", "compare it with the run, on all test images"))
+        print_next((command_line("verify", target, network, data=data), "compare it with the run, on all test images"))
     else:
-        print_next((f"rheobase predict {target} IMAGE", "classify an image"))
+        print_next((command_line("predict", target, "IMAGE"), "classify an image"))
 
 
 def verify(
@@ -151,14 +152,14 @@ def predict(
         except ValueError as error:
             if len(paths) == 1:
                 raise
-            console.print(f"left out: {error}", markup=False)
+            console.print(f"left out: {error}")
             unread += 1
             continue
         with torch.no_grad():
             share = readout(found(x, found.info["timesteps"])).softmax(1)[0]
         best = share.topk(min(top, len(classes)))
         pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
-        console.print(f"{path}: {', '.join(f'{classes[k]} {100 * p:.1f} %' for k, p in pairs)}", markup=False)
+        console.print(f"{path}: {', '.join(f'{classes[k]} {100 * p:.1f} %' for k, p in pairs)}")
     if unread:
         raise ValueError(f"{unread} of {len(paths)} images could not be read")
 

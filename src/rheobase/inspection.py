@@ -32,7 +32,7 @@ def inspect_run(folder: Path, *, data: Path | None = None, images: int = 360) ->
     """Measure the trained network of a run on its first test images."""
     run = Run(folder)
     recipe, network = run.recipe(), load_network(folder).float()
-    description = run.read("data.json")
+    description = run.data()
     x, labels = first_images(load_data(recipe, data), recipe, images, torch.float32)
     few = _first(x, FEW)
     folded = fold(network)

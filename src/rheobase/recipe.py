@@ -59,6 +59,9 @@ class Recipe:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        for name, kind in get_type_hints(Recipe).items():
+            if kind is int and type(getattr(self, name)) is not int:
+                raise ValueError(f"{name}: expected a whole number, got {getattr(self, name)}")
         counts = ("timesteps", "epochs", "batch_size", "step_epochs", "evaluate_every")
         self._check("at least 1", counts, lambda v: v >= 1)
         self._check("above 0", ("v_th", "width", "lr"), lambda v: v > 0)

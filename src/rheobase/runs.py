@@ -15,6 +15,7 @@ import torch
 
 from rheobase import checkpoint
 from rheobase.data import SIMULATED, Dataset, load
+from rheobase.files import replaced
 from rheobase.models import SpikingNet, build
 from rheobase.recipe import Recipe
 
@@ -50,15 +51,24 @@ class Run:
             _write_json(folder / "data.json", description)
             _write_json(folder / "recipe.json", asdict(recipe))  # the last one: it makes the folder a run
         except OSError as error:
-            raise OSError(f"cannot write to {folder}: {error.strerror}; choose another folder with --out") from error
+            where = folder or Path("runs")
+            raise OSError(f"cannot write to {where}: {error.strerror}; choose another folder with --out") from error
         return cls(folder)
 
     def recipe(self) -> Recipe:
         return Recipe.of(self.read("recipe.json"), self.folder / "recipe.json")
 
+    def data(self) -> dict[str, Any]:
+        """What it was trained on."""
+        found = self.read("data.json")
+        for key in ("name", "classes", "channels", "size", "mean", "std"):
+            if key not in found:
+                raise ValueError(f"{self.folder / 'data.json'} has no {key}; restore it or start the run again")
+        return found
+
     def network(self) -> SpikingNet:
         """The network of this run, without its weights, in the memory order that convolutions prefer."""
-        network = network_for(self.recipe(), self.read("data.json"))
+        network = network_for(self.recipe(), self.data())
         return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     @contextmanager
@@ -100,7 +110,10 @@ class Run:
         """The content of a JSON file of the run."""
         path = self.folder / name
         try:
-            return json.loads(path.read_text())
+            content = json.loads(path.read_text())
+            if not isinstance(content, dict):
+                raise ValueError
+            return content
         except OSError:
             raise ValueError(f"{self.folder} is not the folder of a run: it has no {name} to read") from None
         except ValueError:
@@ -187,7 +200,5 @@ def _write_json(path: Path, content: Any) -> None:
 
 
 def _write(path: Path, text: str) -> None:
-    """All or nothing, also when killed."""
-    temporary = path.with_name(f".{path.name}.incomplete")
-    temporary.write_text(text)
-    temporary.replace(path)
+    with replaced(path) as part:
+        part.write_text(text)

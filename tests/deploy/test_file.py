@@ -40,7 +40,8 @@ def test_a_saved_network_comes_back(tmp_path, global_pool, integer):
     result = agreement(record(network, x, 4), record(loaded, x, 4))
     assert set(result.layers.values()) == {0.0}
     assert result.logits == 0
-    assert loaded.info == {"classes": ["a", "b"]}
+    assert loaded.info == network.info
+    assert loaded.info["classes"] == ["a", "b"]
 
 
 def test_8_bit_weights_are_within_half_a_unit(tmp_path):

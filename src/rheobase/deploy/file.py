@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from rheobase.deploy.convolution import convolution
 from rheobase.deploy.network import LIF, Network, Scale, linear
 from rheobase.deploy.quantize import in_units, int8_unit
+from rheobase.files import replaced
 
 FORMAT = "rheobase network 1"
 _OPTIONS = {
@@ -50,10 +51,8 @@ def save(network: Network, path: str | Path, *, int8: bool = False) -> None:
             unit = int8_unit([node.weight])
             tensors[f"{name}.unit"] = unit.cpu()
             tensors[f"{name}.weight"] = in_units(node.weight, unit).to("cpu", torch.int8).contiguous()
-    target = Path(path)
-    part = target.with_name(f".{target.name}.part")
-    part.write_bytes(safetensors.torch.save(tensors, header))
-    part.replace(target)
+    with replaced(Path(path)) as part:
+        part.write_bytes(safetensors.torch.save(tensors, header))
 
 
 def load(path: str | Path) -> Network:

@@ -62,7 +62,8 @@ def quantize(network: Network, images: Tensor) -> Network:
         logit_unit = readout.weight.abs().max().item() / _LARGEST or 1.0
         nodes[last] = _in_units(readout, torch.full((len(readout.weight),), logit_unit).double(), wide=False)
     ordered = {name: nodes[name] for name in exact.nodes}
-    return Network(ordered, exact.inputs, input_unit=input_unit, logit_unit=logit_unit, info=network.info).eval()
+    info = network.info | {"integer": True}
+    return Network(ordered, exact.inputs, input_unit=input_unit, logit_unit=logit_unit, info=info).eval()
 
 
 def _check(network: Network) -> None:

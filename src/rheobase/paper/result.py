@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from rheobase.files import replaced
 from rheobase.runs import environment
 
 CPU = torch.device("cpu")
@@ -41,7 +42,6 @@ class Result:
 
     def save(self, folder: Path) -> Path:
         """As JSON into `folder`."""
-        folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"{self.name}.json"
         content = {
             "title": self.title,
@@ -50,5 +50,7 @@ class Result:
             "data": self.data,
             "environment": environment(self.device),
         }
-        path.write_text(json.dumps(content, indent=1) + "\n")
+        with replaced(path) as part:
+            folder.mkdir(parents=True, exist_ok=True)
+            part.write_text(json.dumps(content, indent=1) + "\n")
         return path
