@@ -147,6 +147,8 @@ def test_plan_shows_all_memory_modes(here: Here) -> None:
         (["plan", "demo", "--set", "data=mine"], 1, "the shape of data set 'mine' is not known"),
         (["demo", "--device", "tpu9"], 1, "device 'tpu9' is not available here"),
         (["demo", "--out", "full"], 1, "full is not an empty folder"),
+        (["report", "full", "--out", "nowhere/a.html"], 1, "its folder is not there; choose another file"),
+        (["paper", "theorem2", "--out", "full/something/x"], 1, "full/something/x"),
         (["demo", "--seed", "-1"], 1, "seed: expected 0 or more, got -1"),
         (["dmo"], 2, "No such command 'dmo'"),
         (["demo", "--seed", "one"], 2, "Invalid value for '--seed'"),

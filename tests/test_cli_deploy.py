@@ -187,6 +187,7 @@ def test_integers_are_judged_alike_in_every_format(run):
         assert call("export", run, "--to", kind, "--int8").exit_code == 0
         verdicts.append(call("verify", run / f"network-int8.{kind}", run, "--images", 4).output.split("verdict: ")[1])
     assert verdicts[0] == verdicts[1]
+    assert "NOT" not in verdicts[0]  # which is said of float files
 
 
 def test_names_are_shown_as_they_are_and_hints_can_be_copied(run, tmp_path):
@@ -196,9 +197,19 @@ def test_names_are_shown_as_they_are_and_hints_can_be_copied(run, tmp_path):
     assert f"rheobase verify '{other / 'folded.safetensors'}' '{other}'" in output
 
 
-def test_a_fold_that_fails_writes_nothing(run, tmp_path):
-    other = shutil.copytree(run, tmp_path / "run", ignore=shutil.ignore_patterns("*.safetensors.part", "folded*"))
-    (other / "data.json").write_text("{}")
-    with pytest.raises(ValueError, match=r"data\.json has no name; restore it or start the run again"):
-        call("fold", other)
-    assert not (other / "folded.safetensors").exists()
+def test_a_fold_that_fails_writes_nothing(run, tmp_path, monkeypatch):
+    def fail(*arguments):
+        raise ValueError("no data")
+
+    monkeypatch.setattr("rheobase.verify.load_data", fail)
+    with pytest.raises(ValueError, match="no data"):
+        call("fold", run, "--out", tmp_path / "net.safetensors")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_damaged_description_of_the_data_is_named(run, tmp_path):
+    other = shutil.copytree(run, tmp_path / "run")
+    for content, message in (("{}", "has no name; restore it"), ("[]", "is not valid JSON; restore it")):
+        (other / "data.json").write_text(content)
+        with pytest.raises(ValueError, match=rf"data\.json {message}"):
+            call("fold", other)

@@ -27,6 +27,25 @@ def test_a_failure_leaves_the_old_one(tmp_path: Path, error: BaseException) -> N
     with pytest.raises(type(error)) as found:
         fail()
     if isinstance(error, OSError):
-        assert str(found.value).startswith(f"cannot write {path}: No space left on device;")
+        assert (found.value.filename, found.value.strerror) == (str(path), "No space left on device")
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
     assert path.read_text() == "old"
+
+
+def test_two_who_write_the_same_do_not_mix(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    with replaced(path) as first, replaced(path) as second:
+        second.write_text("second")
+        first.write_text("first")
+    assert path.read_text() == "first"
+
+
+def test_a_link_goes_on_pointing_and_a_folder_stays(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("old")
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    with replaced(tmp_path / "link") as part:
+        part.write_text("new")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "file").read_text() == "new"
+    with pytest.raises(ValueError, match="is not a file that could be replaced"), replaced(tmp_path):
+        pass

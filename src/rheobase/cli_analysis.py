@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rheobase.cli_common import DataOption, DeviceOption, RunArgument, console, table
+from rheobase.cli_common import DataOption, DeviceOption, RunArgument, console, table, target_file
 
 if TYPE_CHECKING:
     import torch
@@ -138,10 +138,10 @@ def write_report(run: Path, *, data: Path | None = None, images: int = 360, out:
     from rheobase.inspection import inspect_run
     from rheobase.report import render
 
-    target = out or run / "report.html"
+    target = target_file(out or run / "report.html", "html")
+    page = render(inspect_run(run, data=data, images=images))
     with replaced(target) as part:
-        part.touch()  # what cannot be written is better known before the work
-        part.write_text(render(inspect_run(run, data=data, images=images)))
+        part.write_text(page)
     return target
 
 

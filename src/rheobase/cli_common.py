@@ -26,6 +26,15 @@ def table(*headings: str, last: str | None = None) -> Table:
     return found
 
 
+def target_file(path: Path, kind: str) -> Path:
+    """`path`, if a file of that kind can be written there: it is told by its name."""
+    if path.suffix != f".{kind}":
+        raise ValueError(f"{path}: expected the name of a file that ends in .{kind}")
+    if path.is_dir() or not path.parent.is_dir():
+        raise ValueError(f"{path}: {'a folder' if path.is_dir() else 'its folder is not there'}; choose another file")
+    return path
+
+
 def command_line(*words: object, data: Path | None = None) -> str:
     """A command line of ours, to be copied."""
     return shlex.join(["rheobase", *map(str, words), *(["--data", str(data)] if data else [])])

@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rheobase.cli_common import DataOption, DeviceOption, RunArgument, command_line, console, print_next, table
+from rheobase.cli_common import (
+    DataOption,
+    DeviceOption,
+    RunArgument,
+    command_line,
+    console,
+    print_next,
+    table,
+    target_file,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -44,7 +53,7 @@ def fold(run: RunArgument, data: DataOption = None, out: OutOption = None) -> No
     from rheobase.verify import folded, precisions
 
     model, network = folded(Run(run))
-    target = _target(out or run / "folded.safetensors", "safetensors")
+    target = target_file(out or run / "folded.safetensors", "safetensors")
     agreement = precisions(Run(run), data, model, network)
     file.save(network, target)
     _print_agreement(agreement)
@@ -81,7 +90,7 @@ def export(
     own = network / f"network{suffix}" if network.is_dir() else Path(f"{network.stem}{suffix}")
     if out is None and own.exists() and not network.is_dir():
         raise ValueError(f"{own} is there already; choose another file with --out")
-    target = _target(out or own, to)
+    target = target_file(out or own, to)
     if int8:
         recipe = recipe_of(found)
         found = quantize(found, calibration_images(load_data(recipe, data), recipe))
@@ -184,15 +193,6 @@ def deploy(run: Path) -> None:
         f"deployed to {target}: {100 * max(found.agreement.layers.values()):.4f} % of spikes differ at most, "
         f"test accuracy {100 * found.deployed:.2f} %; verdict: {found.verdict}"
     )
-
-
-def _target(path: Path, kind: str) -> Path:
-    """`path`, if a file of that kind can be written there: it is told by its name."""
-    if path.suffix != f".{kind}":
-        raise ValueError(f"{path}: expected the name of a file that ends in .{kind}")
-    if path.is_dir() or not path.parent.is_dir():
-        raise ValueError(f"{path}: {'a folder' if path.is_dir() else 'its folder is not there'}; choose another file")
-    return path
 
 
 def _print_agreement(found: "Mapping[str, Agreement]") -> None:

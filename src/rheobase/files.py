@@ -1,18 +1,24 @@
 """Files that are there as a whole or not at all."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from uuid import uuid4
 
 
 @contextmanager
 def replaced(path: Path) -> Iterator[Path]:
     """A file to write beside `path`, which takes its place at the end; after a failure the old one is as it was."""
-    part = path.with_name(f".{path.name}.part")
+    path = path.resolve()  # a link goes on pointing to its file
+    if path.exists() and not path.is_file():
+        raise ValueError(f"{path} is not a file that could be replaced; choose another")
+    part = path.with_name(f".{path.name}.{uuid4().hex}.part")  # others may write the same one
     try:
         yield part
         part.replace(path)
     except OSError as error:
-        raise OSError(f"cannot write {path}: {error.strerror or error}; choose another place, or make room") from error
+        error.filename = str(path)  # the name that is known
+        raise
     finally:
-        part.unlink(missing_ok=True)
+        with suppress(OSError):
+            part.unlink()

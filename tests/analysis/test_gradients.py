@@ -45,6 +45,14 @@ def test_training_moves_the_weights_and_lr_0_does_not() -> None:
     assert not torch.equal(network.body[0].conv.weight, before)
 
 
+def test_a_frozen_synapse_has_no_gradient() -> None:
+    network = plain()
+    network.body[2].conv.requires_grad_(False)
+    found = gradient_norms(network, batches(1), 2)
+    assert found.weights[2] == 0
+    assert min(found.weights[:2] + found.weights[3:]) > 0
+
+
 def test_half_precision_gives_about_the_same() -> None:
     exact, half = (gradient_norms(plain(decay=0.0), batches(1), 2, autocast=dtype) for dtype in (None, torch.bfloat16))
     assert half.weights == pytest.approx(exact.weights, rel=0.5)

@@ -1,7 +1,8 @@
+import pytest
 import torch
 from torch import Tensor
 
-from rheobase.analysis.somas import LawSoma, settle
+from rheobase.analysis.somas import LawSoma, observable, settle
 from rheobase.models import build
 
 
@@ -20,3 +21,12 @@ def test_settled_statistics_are_those_of_the_batch() -> None:
     settle(network, x, 2)
     assert not network.training
     torch.testing.assert_close(network(x, 2), network.train()(x, 2))
+
+
+@pytest.mark.parametrize("memory", ["speed", "packed", "recompute"])
+def test_an_observable_copy_knows_all_derivatives(memory: str) -> None:
+    network = observable(build("resnet8", memory=memory).double())
+    x = torch.randn(3, 1, 8, 8, dtype=torch.float64, requires_grad=True)
+    (grad,) = torch.autograd.grad(network(x, 2).square().sum(), x, create_graph=True)
+    (second,) = torch.autograd.grad(grad.square().sum(), x)
+    assert second.abs().max() > 0

@@ -63,3 +63,9 @@ def test_digits_are_said_to_be_simulated() -> None:
     assert found.simulated
     assert found.train.shape == (5, 2, 16, 16)
     assert (len(found.train), len(found.test)) == (1438, 359)
+
+
+@pytest.mark.parametrize(("shape", "threshold"), [((0, 9, 13), 0.25), ((9, 13), 0.25), ((3, 9, 13), 0.0)])
+def test_impossible_recordings(shape: tuple[int, ...], threshold: float) -> None:
+    with pytest.raises(ValueError, match="expected images"):
+        simulate(np.zeros(shape, np.uint8), seed=0, threshold=threshold)

@@ -135,7 +135,9 @@ def test_times_that_fall() -> None:
 
 def test_columns_of_the_wrong_type_or_length() -> None:
     t, x, p = np.arange(3), np.zeros(3, np.uint16), np.zeros(3, np.uint8)
-    with pytest.raises(ValueError, match=r"expected y as 3 numbers of type uint16, got int64\[3\]"):
+    with pytest.raises(ValueError, match=r"expected y as an array of 3 uint16 numbers, got int64\[3\]"):
         Events(t, x, t, p, 9, 9)
-    with pytest.raises(ValueError, match=r"expected p as 3 numbers of type uint8, got uint8\[2\]"):
+    with pytest.raises(ValueError, match=r"expected p as an array of 3 uint8 numbers, got uint8\[2\]"):
         Events(t, x, x, p[:2], 9, 9)
+    with pytest.raises(ValueError, match=r"expected x as an array of 3 uint16 numbers, got list"):
+        Events(t, [0, 1, 2], x, p, 9, 9)

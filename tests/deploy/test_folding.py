@@ -212,28 +212,41 @@ def test_wrong_input_is_explained():
 class Named(nn.Module):
     """Reads its input twice; its layers have the given names."""
 
-    def __init__(self, first: str, last: str) -> None:
+    def __init__(self, *names: str) -> None:
         super().__init__()
-        self.first, self.last = first, last
-        self.add_module(first, Conv2d(2, 2, 3, padding=1, bias=False))
-        self.add_module(last, Conv2d(2, 5, 1, bias=False))
-        self.soma1, self.soma2 = Soma(2), Soma(2, 2)
+        self.names = names
+        layers = Conv2d(2, 2, 3, padding=1, bias=False), Soma(2), Soma(2, 2), Conv2d(2, 5, 1, bias=False)
+        for name, layer in zip(names, layers, strict=True):
+            self.add_module(name, layer)
 
     def forward(self, x: Tensor) -> Tensor:
-        spikes = self.soma1(getattr(self, self.first)(x))
-        return getattr(self, self.last)(x=self.soma2(spikes, x))
+        conv, soma1, soma2, last = (getattr(self, name) for name in self.names)
+        return last(x=soma2(soma1(conv(x)), x))
 
 
-@pytest.mark.parametrize("names", [("input", "output"), ("output", "input")])
+@pytest.mark.parametrize(
+    "names",
+    [("input", "a", "b", "output"), ("output", "a", "b", "input"), ("a", "input", "output", "b")],
+)
 def test_layers_may_be_called_input_and_output(names):
     pytest.importorskip("nir", reason="the extra rheobase[nir] is not installed")
     x = images(3, 2, 7).expand(4, -1, -1, -1, -1)
     model = Named(*names).double().eval()
     network = fold(model)
     torch.testing.assert_close(network(x), model(x).flatten(2), rtol=0, atol=1e-12)
+    expected, found = record(model, x).spikes, record(network, x).spikes
+    assert expected.keys() == found.keys()
+    assert all(torch.equal(expected[name], found[name]) for name in expected)
     assert {"input", "output"} < set(nir.to_nir(network, (2, 7, 7)).nodes)
 
 
 def test_a_node_cannot_be_called_input():
     with pytest.raises(ValueError, match="node 'input': the name is that of the network's own input"):
         Network({"input": nn.Flatten()}, {"input": ["input"]})
+
+
+def test_a_node_called_output_cannot_be_written_as_nir():
+    pytest.importorskip("nir", reason="the extra rheobase[nir] is not installed")
+    network = Network({"output": nn.Conv2d(2, 5, 3)}, {"output": ["input"]})
+    with pytest.raises(ValueError, match="cannot express 'output' in NIR"):
+        nir.to_nir(network, (2, 7, 7))

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from rheobase.analysis.somas import observable, somas
 from rheobase.models import SpikingNet
-from rheobase.nn import set_memory
 
 
 @dataclass(frozen=True)
@@ -68,7 +67,6 @@ def isometry(
     """
     law = observable(network)
     assert isinstance(law, SpikingNet)
-    set_memory(law, "speed")
     law.requires_grad_(False)  # derivatives with respect to weights are not asked for
     found = somas(law)
     ends = ["soma", *(_last(f"body.{name}", block) for name, block in law.body.named_children())]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from rheobase import functional
-from rheobase.nn import Soma
+from rheobase.nn import Soma, set_memory
 
 
 class LawSoma(Soma):
@@ -56,6 +56,7 @@ class LawSoma(Soma):
 def observable(network: nn.Module) -> nn.Module:
     """A copy of `network` whose somas are `LawSoma`s with the same parameters and statistics."""
     network = copy.deepcopy(network)
+    set_memory(network, "speed")
     for path, soma in [(p, m) for p, m in network.named_modules() if type(m) is Soma]:
         neuron = {key: getattr(soma, key) for key in ("decay", "v_th", "width", "eps", "momentum")}
         law = LawSoma(soma.channels, soma.branches, **neuron).to(soma.weight.device, soma.weight.dtype)

@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
@@ -107,8 +108,9 @@ def _mapped(path: Path, shape: tuple[int, ...]) -> Tensor:
 def _make(entry: Path, name: str, shape: tuple[int, ...], jobs: Sequence[Callable[[], Made]]) -> None:
     entry.parent.mkdir(parents=True, exist_ok=True)
     for left_over in entry.parent.glob(f".{entry.name}-*"):  # by processes that were killed
-        if time.time() - left_over.stat().st_mtime > ABANDONED:
-            shutil.rmtree(left_over, ignore_errors=True)
+        with suppress(FileNotFoundError):  # it may be finished by now
+            if time.time() - left_over.stat().st_mtime > ABANDONED:
+                shutil.rmtree(left_over, ignore_errors=True)
     unfinished = entry.with_name(f".{entry.name}-{uuid4().hex}")
     unfinished.mkdir()
     try:

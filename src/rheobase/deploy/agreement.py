@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from rheobase.deploy.network import LIF, Network
+from rheobase.deploy.network import LIF, Network, node_name
 from rheobase.functional import readout
 from rheobase.nn import Soma, watched
 
@@ -40,7 +40,7 @@ def record(network: nn.Module, x: Tensor, timesteps: int | None = None) -> Recor
         logits = value.expand(timesteps or len(x), *value.shape[1:]).flatten(2) * network.logit_unit
         return Record(spikes, logits)
     kept: dict[str, Tensor] = {}
-    somas = {path.replace(".", "_"): module for path, module in network.named_modules() if isinstance(module, Soma)}
+    somas = {node_name(path): module for path, module in network.named_modules() if isinstance(module, Soma)}
     with watched(network, somas, lambda name, spikes: kept.update({name: spikes.flatten(2) > 0})):
         return Record(kept, network(x) if timesteps is None else network(x, timesteps))
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from rheobase.deploy.convolution import convolution
-from rheobase.deploy.network import INPUT, LIF, OUTPUT, Network, Scale, linear
+from rheobase.deploy.network import INPUT, LIF, Network, Scale, linear, node_name
 from rheobase.models import SpikingNet
 from rheobase.nn import Soma
 
@@ -131,8 +131,8 @@ class _Graph:
         return self.add(value.name, _with_parameters(value.module, weight, bias, weight.dtype), value.source)
 
     def add(self, path: str, node: nn.Module, *sources: str) -> str:
-        name = path.replace(".", "_")
-        while name in self.nodes or name in (INPUT, OUTPUT):  # a synapse that serves two somas becomes two
+        name = node_name(path)
+        while name in self.nodes:  # a synapse that serves two somas becomes two
             name += "_"
         self.nodes[name], self.inputs[name] = node, sources
         return name

@@ -208,6 +208,12 @@ class Network(nn.Module):
         return torch.round(x / self.input_unit).clamp(-LARGEST_INPUT, LARGEST_INPUT)
 
 
+def node_name(path: str) -> str:
+    """The name of the node of the layer at `path` of a model."""
+    name = path.replace(".", "_")
+    return f"{name}_" if name in (INPUT, OUTPUT) else name
+
+
 def per_channel(p: Tensor, x: Tensor) -> Tensor:
     """A vector [C], shaped to meet x [N, C, ...]."""
     return p.view(-1, *[1] * (x.ndim - 2))

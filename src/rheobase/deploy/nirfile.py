@@ -168,8 +168,9 @@ def _ordered(raw: dict[str, tuple[str, Values]], edges: list[tuple[str, ...]]) -
         if a not in raw or b not in raw:
             raise ValueError(f"an edge leads from '{a}' to '{b}', which are not both nodes")
         sources[b].append(a)
+    leading_on = {a for a, _ in edges}
     for name, (kind, _) in raw.items():
-        if kind != "Output" and name not in {a for a, _ in edges}:
+        if kind != "Output" and name not in leading_on:
             raise ValueError(f"node '{name}' does not lead to the output")
     kinds = [kind for kind, _ in raw.values()]
     if kinds.count("Input") != 1 or kinds.count("Output") != 1:

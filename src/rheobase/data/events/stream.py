@@ -27,10 +27,10 @@ class Events:
     def __post_init__(self) -> None:
         for name, kind in (("t", np.int64), ("x", np.uint16), ("y", np.uint16), ("p", np.uint8)):
             column = getattr(self, name)
-            if column.dtype != kind or column.shape != (len(self.t),):
+            if not isinstance(column, np.ndarray) or column.dtype != kind or column.shape != (len(self.t),):
+                got = f"{column.dtype}{list(column.shape)}" if isinstance(column, np.ndarray) else type(column).__name__
                 raise ValueError(
-                    f"events: expected {name} as {len(self.t)} numbers of type {np.dtype(kind)}, "
-                    f"got {column.dtype}{list(column.shape)}"
+                    f"events: expected {name} as an array of {len(self.t)} {np.dtype(kind)} numbers, got {got}"
                 )
         if (self.t[1:] < self.t[:-1]).any():
             raise ValueError("events: expected them in order of time; sort them by t first")
