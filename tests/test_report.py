@@ -162,3 +162,5 @@ def test_render_needs_only_plain_data(run: Path) -> None:
 
     data = json.loads(json.dumps(inspect_run(run, images=9)))
     assert render(data).startswith("<!doctype html>")
+    assert "on digits," in render(data)
+    assert "on digits (simulated recordings)," in render(data | {"simulated": True})
