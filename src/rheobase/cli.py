@@ -70,10 +70,7 @@ def demo(
     console.print(f"report, for a browser: {cli_analysis.write_report(run.folder)}")
     print_next(
         (command_line("eval", run.folder, "--timesteps", 2), "the same network with half the steps"),
-        (
-            command_line("export", run.folder, "--to", "nir", "--int8"),
-            "in integers, for neuromorphic hardware",
-        ),
+        (command_line("export", run.folder, "--to", "nir", "--int8"), "in integers, for neuromorphic hardware"),
         ("rheobase train demo --set decay=0.5", "change the recipe"),
         ("rheobase recipes", "the recipes of the paper"),
         ("rheobase models", "the networks"),

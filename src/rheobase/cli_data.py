@@ -5,10 +5,8 @@ from statistics import mean
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.box import SIMPLE
-from rich.table import Table
 
-from rheobase.cli_common import console
+from rheobase.cli_common import console, table
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -30,24 +28,24 @@ def data(
     download: Annotated[bool, typer.Option("--download", help="Get the data set if it is not there.")] = False,
 ) -> None:
     """Prepare a data set, verify it and show what is there."""
-    from rheobase.data import load
+    from rheobase.data import SIMULATED, load
     from rheobase.data.eventset import EventDataset
 
     found = load(name, root, size=size or (224 if name == "imagenet" else 0), timesteps=timesteps, download=download)
     train, test = (
         source.labels.bincount(minlength=len(found.classes)).tolist() for source in (found.train, found.test)
     )
-    table = Table(box=SIMPLE, padding=0, collapse_padding=True, pad_edge=False)
-    for heading in ("class", "training", "test"):
-        table.add_column(heading, justify="left" if heading == "class" else "right")
+    rows = table("class", "training", "test")
+    for column in rows.columns[1:]:
+        column.justify = "right"
     for row in zip(found.classes, train, test, strict=True):
-        table.add_row(*map(str, row))
-    table.add_row("all", str(sum(train)), str(sum(test)))
-    console.print(table, soft_wrap=False)
+        rows.add_row(*map(str, row))
+    rows.add_row("all", str(sum(train)), str(sum(test)))
+    console.print(rows, soft_wrap=False)
     shape = " x ".join(map(str, found.train.shape))
     if isinstance(found, EventDataset):
         cut = found.slicing
-        where = "simulated recordings" if found.simulated else "recordings"
+        where = "simulated recordings" if name in SIMULATED else "recordings"
         console.print(f"{where} as {shape} (steps, polarities, height, width), {cut.window / 1000:g} ms per step")
         for part, rates in (("training", found.train_rates), ("test", found.test_rates)):
             console.print(f"events per second, {part}: {mean(rates):.0f} ({min(rates):.0f} to {max(rates):.0f})")

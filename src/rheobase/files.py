@@ -9,13 +9,13 @@ from uuid import uuid4
 @contextmanager
 def replaced(path: Path) -> Iterator[Path]:
     """A file to write beside `path`, which takes its place at the end; after a failure the old one is as it was."""
-    path = path.resolve()  # a link goes on pointing to its file
-    if path.exists() and not path.is_file():
+    target = path.resolve()  # a link goes on pointing to its file
+    if target.exists() and not target.is_file():
         raise ValueError(f"{path} is not a file that could be replaced; choose another")
-    part = path.with_name(f".{path.name}.{uuid4().hex}.part")  # others may write the same one
+    part = target.with_name(f".{target.name}.{uuid4().hex}.part")  # others may write the same one
     try:
         yield part
-        part.replace(path)
+        part.replace(target)
     except OSError as error:
         error.filename = str(path)  # the name that is known
         raise

@@ -23,28 +23,6 @@ MEMORY = {
 }
 
 
-@contextmanager
-def watched(
-    network: nn.Module, layers: Mapping[str, nn.Module], see: Callable[[str, Tensor], None], *, training: bool = False
-) -> Iterator[None]:
-    """`see` gets name and output of these layers, whenever one is called; `network` is in that mode meanwhile.
-
-    Afterwards every part is in its own mode again.
-    """
-    handles = [
-        layer.register_forward_hook(lambda _, __, out, name=name: see(name, out)) for name, layer in layers.items()
-    ]
-    modes = {module: module.training for module in network.modules()}
-    network.train(training)
-    try:
-        yield
-    finally:
-        for module, mode in modes.items():
-            module.training = mode
-        for handle in handles:
-            handle.remove()
-
-
 class Conv2d(nn.Conv2d):
     """`torch.nn.Conv2d` on a sequence [T, N, C, H, W].
 
@@ -250,3 +228,25 @@ class Soma(nn.Module):
             f"{self.channels}, branches={self.branches}, decay={self.decay}, v_th={self.v_th}, width={self.width}, "
             f"eps={self.eps}, momentum={self.momentum}"
         )
+
+
+@contextmanager
+def watched(
+    network: nn.Module, layers: Mapping[str, nn.Module], see: Callable[[str, Tensor], None], *, training: bool = False
+) -> Iterator[None]:
+    """`see` gets name and output of these layers, whenever one is called; `network` is in that mode meanwhile.
+
+    Afterwards every part is in its own mode again.
+    """
+    handles = [
+        layer.register_forward_hook(lambda _, __, out, name=name: see(name, out)) for name, layer in layers.items()
+    ]
+    modes = {module: module.training for module in network.modules()}
+    network.train(training)
+    try:
+        yield
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
+        for handle in handles:
+            handle.remove()

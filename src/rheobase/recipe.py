@@ -60,8 +60,11 @@ class Recipe:
 
     def __post_init__(self) -> None:
         for name, kind in get_type_hints(Recipe).items():
-            if kind is int and type(getattr(self, name)) is not int:
-                raise ValueError(f"{name}: expected a whole number, got {getattr(self, name)}")
+            value = getattr(self, name)
+            if kind is int and type(value) is not int:
+                raise ValueError(f"{name}: expected a whole number, got {value}")
+            if get_origin(kind) is Literal and value not in get_args(kind):
+                raise ValueError(f"{name}: expected one of {', '.join(get_args(kind))}, got '{value}'")
         counts = ("timesteps", "epochs", "batch_size", "step_epochs", "evaluate_every")
         self._check("at least 1", counts, lambda v: v >= 1)
         self._check("above 0", ("v_th", "width", "lr"), lambda v: v > 0)
@@ -81,9 +84,6 @@ class Recipe:
             ),
             lambda v: v >= 0,
         )
-        for name, kind in get_type_hints(Recipe).items():
-            if get_origin(kind) is Literal and getattr(self, name) not in get_args(kind):
-                raise ValueError(f"{name}: expected one of {', '.join(get_args(kind))}, got '{getattr(self, name)}'")
         if self.short_epochs and not self.short_timesteps:
             raise ValueError("short_epochs needs short_timesteps: the number of timesteps in those epochs")
         if self.short_epochs and self.short_timesteps > self.timesteps:

@@ -24,7 +24,6 @@ from rheobase.runs import Run, load_data, load_network
 
 CALIBRATION_IMAGES, SAMPLE_IMAGES = 256, 64
 LOSS, LOSS_INT8 = 0.0005, 0.003  # of accuracy
-FEW_IMAGES = 2.5  # of a small test set: two that integers classify otherwise say nothing
 SAME_PREDICTIONS = 0.99
 SAME_LOGITS = 1e-4  # float32 weights, run in double precision
 
@@ -40,7 +39,6 @@ class Verification:
     logits: float  # largest difference, in parts of the largest logit
     trained: float  # accuracy on all test images
     deployed: float
-    tested: int  # so many images
     integer: bool
     simulation: "Comparison | None"
 
@@ -54,7 +52,7 @@ class Verification:
         if not self.simulated_alike:
             return False
         if self.integer:
-            return self.trained - self.deployed <= max(LOSS_INT8, FEW_IMAGES / self.tested)
+            return self.trained - self.deployed <= LOSS_INT8
         return abs(self.trained - self.deployed) <= LOSS and self.agreement.predictions >= SAME_PREDICTIONS
 
     @property
@@ -182,7 +180,6 @@ def verify(
         if network.info.get(key) != description[key]:
             raise ValueError(f"{path} is of another {key} than {run.folder}; give the run that it was exported from")
     dataset = load_data(recipe, data)
-    integer = bool(network.info.get("integer"))
     simulation = None
 
     x, _ = first_images(dataset, recipe, images, torch.float64)
@@ -194,7 +191,7 @@ def verify(
     else:  # ONNX keeps its spikes to itself
         expected, own = Record({}, expected.logits), Record({}, network(x, timesteps).double())
 
-    dtype = torch.float64 if integer else torch.float32
+    dtype = torch.float64 if network.integer else torch.float32
     deployed = network.to(device, dtype) if isinstance(network, Network) else network
     where = device if isinstance(network, Network) else torch.device("cpu")
     if trained is None:
@@ -203,8 +200,7 @@ def verify(
         )
     own_accuracy = accuracy(deployed, Feed(dataset, recipe, where, dtype).testing(), timesteps)
     logits = _difference(expected.logits, own.logits)
-    tested = len(dataset.test)
-    return Verification(agreement(expected, own), logits, trained, own_accuracy, tested, integer, simulation)
+    return Verification(agreement(expected, own), logits, trained, own_accuracy, network.integer, simulation)
 
 
 def _difference(expected: Tensor, found: Tensor) -> float:

@@ -44,7 +44,7 @@ def read_labels(path: Path) -> list[Clip]:
         rows = list(csv.reader(path.read_text().splitlines()))
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"cannot read {path}: {error}; the official set has one beside every recording") from None
-    if rows and all(value.strip().isdecimal() for value in rows[0]):
+    if rows and rows[0] and all(value.strip().isdecimal() for value in rows[0]):
         raise ValueError(f"{path}, line 1: expected headings, got numbers; the official files begin with headings")
     clips = []
     for line, row in enumerate(rows[1:], 2):
@@ -62,8 +62,9 @@ def _trials(folder: Path, name: str) -> list[Path]:
     try:
         names = (folder / name).read_text().split()
     except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not a text"
         raise ValueError(
-            f"no DVS-Gesture in {folder}: cannot read {name} ({error}); unpack DvsGesture.tar.gz there"
+            f"no DVS-Gesture in {folder}: cannot read {name} ({reason}); unpack DvsGesture.tar.gz there"
         ) from None
     paths = [folder / trial for trial in names]
     if missing := [path for path in paths if not path.is_file()]:

@@ -42,7 +42,6 @@ class EventDataset(Dataset):
     test_rates: list[float]
     skipped: dict[str, int]
     clipped: int
-    simulated: bool = False
 
 
 def build(
@@ -55,7 +54,6 @@ def build(
     *,
     files: Iterable[Path] = (),
     parameters: dict[str, float | str] | None = None,
-    simulated: bool = False,
 ) -> EventDataset:
     """The data set of the recordings that the jobs make in the order of `labels`."""
     if not any(is_test) or all(is_test):
@@ -80,7 +78,6 @@ def build(
         test_rates=[r for r, t in zip(rates, is_test, strict=True) if t],
         skipped=found.skipped,
         clipped=found.clipped,
-        simulated=simulated,
     )
 
 

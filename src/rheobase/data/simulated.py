@@ -1,6 +1,6 @@
 """Simulated recordings: the embedded digits, and a stand-in for DVS-CIFAR10 made from the images of CIFAR-10.
 
-They come from the simulated camera of `events.simulate`, and their names say so or `EventDataset.simulated` does.
+They come from the simulated camera of `events.simulate`, and `data.SIMULATED` lists them.
 """
 
 import hashlib
@@ -67,7 +67,7 @@ def _build(
     jobs = [partial(_simulated, part, (SEED, i), slicing, camera) for i, part in enumerate(images.split(BATCH))]
     source = hashlib.sha256(images.numpy().tobytes()).hexdigest()
     parameters = {**asdict(camera), "seed": SEED, "source": source}
-    return build(name, classes, labels.tolist(), is_test, slicing, jobs, parameters=parameters, simulated=True)
+    return build(name, classes, labels.tolist(), is_test, slicing, jobs, parameters=parameters)
 
 
 def _simulated(images: Tensor, seed: tuple[int, int], slicing: Slicing, camera: Camera) -> Made:

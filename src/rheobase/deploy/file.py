@@ -28,7 +28,7 @@ _OPTIONS = {
 
 def save(network: Network, path: str | Path, *, int8: bool = False) -> None:
     """Write `network` into the file `path`; with `int8`, synapses as 8-bit weights and a unit per output channel."""
-    if int8 and network.input_unit is not None:
+    if int8 and network.integer:
         raise ValueError("this network is quantised already: its weights are integers; save it as it is")
     nodes = [
         {

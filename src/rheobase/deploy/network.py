@@ -140,6 +140,11 @@ class Network(nn.Module):
         if not nodes:
             raise ValueError("expected at least one node, got none")
 
+    @property
+    def integer(self) -> bool:
+        """Whether it was quantised."""
+        return self.input_unit is not None
+
     def forward(self, x: Tensor, timesteps: int | None = None) -> Tensor:
         """Logits [T, N, K] of images [N, C, H, W] shown for `timesteps` steps, or of a sequence [T, N, C, H, W]."""
         timesteps = check_timesteps(x, timesteps)

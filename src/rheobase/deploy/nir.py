@@ -40,7 +40,7 @@ def to_nir(network: Network, input_shape: Shape, form: str = "canonical") -> Any
         "info": json.dumps(network.info),
         "scheme": "forward Euler: v += dt / tau * (v_leak - v + r * i); spike if v > v_threshold, then v = v_reset",
     }
-    if network.input_unit is not None:
+    if network.integer:
         if form != "canonical":
             raise ValueError("a quantised network counts in its own units; export it in the canonical form")
         bits = {node.fraction_bits for node in network.nodes.values() if isinstance(node, LIF)}

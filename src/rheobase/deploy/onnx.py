@@ -59,7 +59,7 @@ def to_onnx(network: Network, input_shape: Shape) -> Any:
     made = helper.make_graph(graph.nodes, "rheobase", inputs, outputs, graph.constants)
     model = helper.make_model(made, opset_imports=[helper.make_opsetid("", OPSET)], producer_name="rheobase")
     model.ir_version = IR_VERSION
-    helper.set_model_props(model, {"info": json.dumps(network.info)})
+    helper.set_model_props(model, {"info": json.dumps(network.info), "integer": json.dumps(network.integer)})
     onnx.checker.check_model(model)
     return model
 
@@ -75,7 +75,8 @@ class Session:
             content = Path(path).read_bytes()
             _check_is_ours(_package("onnx").load_from_string(content))
             self.session = ort.InferenceSession(content, providers=["CPUExecutionProvider"])
-            self.info = json.loads(self.session.get_modelmeta().custom_metadata_map.get("info", "{}"))
+            stated = self.session.get_modelmeta().custom_metadata_map
+            self.info, self.integer = json.loads(stated.get("info", "{}")), stated.get("integer") == "true"
             first, *states = self.session.get_inputs()
         except Exception as error:  # ONNX Runtime has many kinds of errors
             raise ValueError(f"{path}: not an ONNX file of a deployed network, or damaged: {error}") from error

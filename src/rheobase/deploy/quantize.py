@@ -28,7 +28,7 @@ def quantize(network: Network, images: Tensor) -> Network:
     """The integer version of `network` for inputs like `images` [N, C, H, W] or [T, N, C, H, W]; no labels needed."""
     if images.ndim not in (4, 5) or images.numel() == 0:
         raise ValueError(f"expected images [N, C, H, W] or [T, N, C, H, W] to calibrate with, got {list(images.shape)}")
-    if network.input_unit is not None:
+    if network.integer:
         raise ValueError("this network is quantised already")
     exact = lower(network, tuple(images.shape[-3:])).double().cpu()
     input_unit = _input_unit(images)
@@ -62,8 +62,7 @@ def quantize(network: Network, images: Tensor) -> Network:
         logit_unit = readout.weight.abs().max().item() / _LARGEST or 1.0
         nodes[last] = _in_units(readout, torch.full((len(readout.weight),), logit_unit).double(), wide=False)
     ordered = {name: nodes[name] for name in exact.nodes}
-    info = network.info | {"integer": True}
-    return Network(ordered, exact.inputs, input_unit=input_unit, logit_unit=logit_unit, info=info).eval()
+    return Network(ordered, exact.inputs, input_unit=input_unit, logit_unit=logit_unit, info=network.info).eval()
 
 
 def _check(network: Network) -> None:
