@@ -10,6 +10,8 @@ def test_a_file_appears_whole(tmp_path: Path) -> None:
     with replaced(path) as part:
         part.write_text("half")
         assert not path.exists()
+        written = part.stat().st_ino
+    assert path.stat().st_ino == written  # renamed, not copied: nobody sees a half
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
     assert path.read_text() == "half"
 
