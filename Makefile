@@ -18,17 +18,16 @@ test: .venv/installed  ## run the tests, two at a time; small networks gain noth
 	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2 --dist loadfile
 
 test-kills: .venv/installed  ## kill and resume a run at 100 random moments
-	RHEOBASE_KILLS=100 $(BIN)/pytest tests/test_train.py -k kills
+	RHEOBASE_KILLS=100 $(BIN)/pytest tests/train/test_loop.py -k kills
 
 test-peers: .venv/installed  ## install numba, Triton, ONNX and the peer libraries, and run the tests that need them
 	$(PIP) --editable ".[dev,events,kernels,onnx]"
 	$(PIP) --no-deps $(PEERS)
-	$(BIN)/pytest tests/test_kernels.py tests/test_triton.py tests/test_packing.py tests/test_benchmarks.py \
-		tests/test_cli_deploy.py tests/deploy tests/data/test_slicing.py
+	$(BIN)/pytest tests/kernels tests/benchmarks tests/cli/test_deploy.py tests/deploy tests/data/events
 
 test-gpu: .venv/installed  ## run the tests of kernels and training on this machine's GPU
-	$(BIN)/pytest tests/test_kernels.py tests/test_triton.py tests/test_packing.py tests/test_lean.py tests/test_capture.py
-	$(BIN)/pytest tests/test_train.py tests/test_distributed.py -k gpu
+	$(BIN)/pytest tests/kernels tests/train/test_capture.py
+	$(BIN)/pytest tests/train/test_loop.py tests/train/test_distributed.py -k gpu
 
 check: .venv/installed  ## lint, format, types
 	$(BIN)/ruff check .

@@ -13,8 +13,8 @@ from torch.nn.functional import cross_entropy
 from benchmarks import peers
 from benchmarks.peers import LoopSoma, ReluSoma, SnnTorchSoma, SpikingJellySoma
 from rheobase import models
-from rheobase.capture import Step
 from rheobase.functional import readout
+from rheobase.train.capture import Step
 
 Forward = Callable[[Tensor], Tensor]  # images [N, 3, H, W] -> logits [T, N, K]
 

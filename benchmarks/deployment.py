@@ -16,21 +16,15 @@ from rich.table import Table
 
 from benchmarks.step import environment
 from rheobase.data.feed import Feed, first_images
-from rheobase.deploy import nir
 from rheobase.deploy.agreement import record
+from rheobase.deploy.formats import nir
 from rheobase.deploy.network import Network
 from rheobase.deploy.quantize import quantize
-from rheobase.runs import Run, load_data
+from rheobase.tasks.export import calibration_images
+from rheobase.tasks.open import folded, open_file
+from rheobase.tasks.verify import LOSS, LOSS_INT8, accuracy, verify
 from rheobase.train import choose_device
-from rheobase.verify import (
-    LOSS,
-    LOSS_INT8,
-    accuracy,
-    calibration_images,
-    folded,
-    open_file,
-    verify,
-)
+from rheobase.train.runs import Run, load_data
 
 
 def measure(run: Run, data: Path | None, device: torch.device, images: int, simulated: int) -> dict[str, Any]:

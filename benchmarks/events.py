@@ -26,7 +26,7 @@ import numpy as np
 import torch
 
 from rheobase.data.events import Events, aedat, counting, read, slices, slicing
-from rheobase.runs import environment
+from rheobase.train.runs import environment
 
 OUT = Path("results/events.json")
 WINDOW = 30_000

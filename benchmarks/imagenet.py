@@ -25,13 +25,14 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from rheobase import plan, recipes, train
-from rheobase.capture import capture
+from rheobase import recipes, train
 from rheobase.data import Dataset, Split, load
 from rheobase.data.feed import Feed
-from rheobase.recipe import Recipe
-from rheobase.runs import environment, network_for
-from rheobase.step import Step, make_optimizer, make_step
+from rheobase.recipes import Recipe
+from rheobase.train import plan
+from rheobase.train.capture import capture
+from rheobase.train.runs import environment, network_for
+from rheobase.train.step import Step, make_optimizer, make_step
 
 IMAGENET = 1_281_167  # training images
 NETWORKS = ("resnet34", "resnet34_large", "resnet50")

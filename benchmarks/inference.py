@@ -23,7 +23,7 @@ from benchmarks.measure import ATTEMPTS, FOREIGN_LOAD, Load
 from benchmarks.step import environment
 from rheobase import models
 from rheobase.deploy import fold
-from rheobase.heap import keep_freed_memory
+from rheobase.train.heap import keep_freed_memory
 
 Forward = Callable[[Tensor], Tensor]
 

@@ -17,13 +17,13 @@ import torch
 
 from benchmarks.step import environment
 from rheobase import recipes
-from rheobase.capture import capture
 from rheobase.data.feed import Feed
-from rheobase.progress import Reporter, process_seconds
-from rheobase.recipe import Recipe
-from rheobase.runs import Run, load_data
-from rheobase.step import DTYPES, make_optimizer, make_step
+from rheobase.recipes import Recipe
 from rheobase.train import choose_device, fit
+from rheobase.train.capture import capture
+from rheobase.train.progress import Reporter, process_seconds
+from rheobase.train.runs import Run, load_data
+from rheobase.train.step import DTYPES, make_optimizer, make_step
 
 WARM, TIMED = 10, 100  # steps
 

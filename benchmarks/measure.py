@@ -22,8 +22,8 @@ from torch import Tensor, nn
 from benchmarks.contenders import CONTENDERS, FLOOR, Setting, difference_from_law, floor_step, training_step
 from benchmarks.peers import Unavailable
 from rheobase import models
-from rheobase.capture import CapturedStep, Step
-from rheobase.heap import keep_freed_memory
+from rheobase.train.capture import CapturedStep, Step
+from rheobase.train.heap import keep_freed_memory
 
 _WARM_UP = 3
 _TOLERANCE = 1e-9  # float64, so that no spike flips through rounding

@@ -17,12 +17,11 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.step import environment
-from rheobase.capture import CapturedStep
-from rheobase.plan import DATA, modes, peak_bytes
-from rheobase.recipe import Recipe
-from rheobase.recipes import RECIPES
-from rheobase.runs import network_for
-from rheobase.step import make_optimizer, make_step
+from rheobase.recipes import RECIPES, Recipe
+from rheobase.train.capture import CapturedStep
+from rheobase.train.plan import DATA, modes, peak_bytes
+from rheobase.train.runs import network_for
+from rheobase.train.step import make_optimizer, make_step
 
 # recipe and images per step on one GPU
 RUNS = [

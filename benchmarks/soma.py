@@ -22,8 +22,8 @@ from torch import Tensor
 from benchmarks.contenders import Setting
 from benchmarks.peers import LoopSoma
 from rheobase import models
-from rheobase.capture import CapturedStep
 from rheobase.kernels import fused
+from rheobase.train.capture import CapturedStep
 
 DECAY, V_TH, WIDTH, EPS = 0.25, 0.5, 1.0, 1e-5
 

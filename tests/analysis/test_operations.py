@@ -2,10 +2,10 @@ import pytest
 import torch
 
 from rheobase.analysis.operations import Operations, operations
+from rheobase.analysis.sizes import synapses
 from rheobase.deploy import fold
 from rheobase.deploy.network import LIF, Network, Scale, linear
 from rheobase.models import build
-from rheobase.shapes import synapses
 from tests.deploy.networks import images, tiny
 
 

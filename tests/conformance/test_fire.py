@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from conformance import literal
 from rheobase import functional
 from rheobase.nn import Soma
+from tests.conformance import literal
 
 N, C, H, W = 3, 4, 5, 8
 NEURON = {"decay": 0.3, "v_th": 0.4, "width": 0.9, "eps": 1e-3}

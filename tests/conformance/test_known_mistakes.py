@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import nn
 
-from conformance.neurons import soma as neuron
 from rheobase.models import MODELS, BasicBlock, Bottleneck, build
 from rheobase.nn import Soma
+from tests.conformance.neurons import soma as neuron
 
 T, N, C, H, W = 3, 4, 5, 6, 7
 FIRST_STEP_RATE = 0.15866  # P(Z > 1): what N(0, v_th^2) makes fire at the first step

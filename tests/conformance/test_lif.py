@@ -6,8 +6,8 @@ Every trace runs through the law and through a soma: whatever computes the soma 
 import pytest
 import torch
 
-from conformance.neurons import Neuron, law, soma
 from rheobase import functional
+from tests.conformance.neurons import Neuron, law, soma
 
 both = pytest.mark.parametrize("neuron", [law, soma])
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from rheobase.data import load
-from rheobase.data.dvscifar10 import CLASSES, held_out
 from rheobase.data.events import Events, read
 from rheobase.data.eventset import EventDataset, Slicing, build, made
+from rheobase.data.sets.dvscifar10 import CLASSES, held_out
 from tests.data import recordings
 from tests.data.recordings import recording
 

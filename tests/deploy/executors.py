@@ -113,9 +113,10 @@ def _first(value: Tensor | tuple[Tensor, ...]) -> Tensor:
 
 def _table() -> None:
     from deploy.networks import SMALL, images, trained_like
-    from rheobase.deploy import nir as rheobase_nir
+
     from rheobase.deploy.agreement import agreement, record
     from rheobase.deploy.folding import fold
+    from rheobase.deploy.formats import nir as rheobase_nir
 
     with tempfile.TemporaryDirectory() as folder:
         for name, options, size, timesteps in SMALL:

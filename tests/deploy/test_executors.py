@@ -4,12 +4,12 @@ from importlib import import_module
 
 import pytest
 
-from rheobase.deploy import nir as rheobase_nir
 from rheobase.deploy.agreement import agreement, record
 from rheobase.deploy.folding import fold
+from rheobase.deploy.formats import nir as rheobase_nir
+from tests.deploy.networks import images, tiny, trained_like
 
 from . import executors
-from .networks import images, tiny, trained_like
 
 pytest.importorskip("nir", reason="the extra rheobase[nir] is not installed")
 

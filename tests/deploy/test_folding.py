@@ -3,14 +3,13 @@ import torch
 from torch import Tensor, nn
 
 from rheobase.analysis.variants import NeuNorm, NoNorm, StepNorm, UnitAlpha, UnscaledNorm
-from rheobase.deploy import nir
 from rheobase.deploy.agreement import agreement, record
 from rheobase.deploy.folding import fold
+from rheobase.deploy.formats import nir
 from rheobase.deploy.network import LIF, Network, Scale
 from rheobase.models import MODELS, BasicBlock, build
 from rheobase.nn import AvgPool2d, Conv2d, Soma
-
-from .networks import SMALL, images, randomise, tiny, trained_like
+from tests.deploy.networks import SMALL, images, randomise, tiny, trained_like
 
 
 def assert_identical(model: nn.Module, network: Network, x: Tensor, timesteps: int | None) -> None:

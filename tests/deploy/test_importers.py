@@ -10,8 +10,7 @@ from torch import nn
 from rheobase.deploy.importers import branch_names, import_state, read_state
 from rheobase.functional import lif
 from rheobase.models import build
-
-from .networks import images
+from tests.deploy.networks import images
 
 T = 4
 NEURON = {"decay": 0.25, "v_th": 0.4}

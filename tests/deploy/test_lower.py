@@ -7,8 +7,7 @@ from rheobase.deploy.convolution import FrozenConv2d
 from rheobase.deploy.folding import fold
 from rheobase.deploy.lower import diagonal, lower, node_shapes
 from rheobase.deploy.network import INPUT, LIF, Network, Scale
-
-from .networks import images, tiny
+from tests.deploy.networks import images, tiny
 
 
 @pytest.mark.parametrize("global_pool", [False, True])

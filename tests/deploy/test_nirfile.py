@@ -6,11 +6,10 @@ import zlib
 import numpy as np
 import pytest
 
-from rheobase.deploy import nir as rheobase_nir
 from rheobase.deploy import nirfile
 from rheobase.deploy.folding import fold
-
-from .networks import tiny
+from rheobase.deploy.formats import nir as rheobase_nir
+from tests.deploy.networks import tiny
 
 h5py = pytest.importorskip("h5py", reason="the extra rheobase[nir] is not installed")
 pytest.importorskip("nir", reason="the extra rheobase[nir] is not installed")

@@ -7,16 +7,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from rheobase.deploy import nir as rheobase_nir
 from rheobase.deploy import nirfile
 from rheobase.deploy.agreement import agreement, record
 from rheobase.deploy.folding import fold
+from rheobase.deploy.formats import nir as rheobase_nir
 from rheobase.deploy.quantize import quantize
 from rheobase.deploy.simulate import simulate
 from rheobase.models import BasicBlock, Bottleneck, PlainBlock, SpikingNet
 from rheobase.nn import AvgPool2d, Conv2d, Soma
-
-from .networks import images, randomise
+from tests.deploy.networks import images, randomise
 
 pytest.importorskip("nir", reason="the extra rheobase[nir] is not installed")
 

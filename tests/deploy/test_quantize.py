@@ -3,16 +3,15 @@ import pytest
 import torch
 from torch import nn
 
-from rheobase.deploy import nir as rheobase_nir
 from rheobase.deploy import nirfile
 from rheobase.deploy.agreement import agreement, record
 from rheobase.deploy.folding import fold
+from rheobase.deploy.formats import nir as rheobase_nir
 from rheobase.deploy.network import INPUT, LIF, Network, Scale
 from rheobase.deploy.quantize import FRACTION_BITS, quantize
 from rheobase.deploy.simulate import simulate
 from rheobase.nn import Conv2d, Soma
-
-from .networks import images, tiny
+from tests.deploy.networks import images, tiny
 
 ONE = 2**FRACTION_BITS
 

@@ -5,12 +5,11 @@ import numpy as np
 import pytest
 import torch
 
-from rheobase.deploy import nir as rheobase_nir
 from rheobase.deploy import nirfile, simulate
 from rheobase.deploy.agreement import record
 from rheobase.deploy.folding import fold
-
-from .networks import images, tiny
+from rheobase.deploy.formats import nir as rheobase_nir
+from tests.deploy.networks import images, tiny
 
 pytest.importorskip("nir", reason="the extra rheobase[nir] is not installed")
 

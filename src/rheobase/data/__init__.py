@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from rheobase.data import cifar, digits, dvscifar10, dvsgesture, folder, mnist, nmnist, simulated
 from rheobase.data.dataset import Dataset, Source, Split
+from rheobase.data.sets import cifar, digits, dvscifar10, dvsgesture, folder, mnist, nmnist, simulated
 
 __all__ = ["DATASETS", "Dataset", "Source", "Split", "load"]
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from rheobase.data.augment import COLUMNS, crop_flip, cutout, shift_in_time
 from rheobase.data.dataset import AHEAD, Dataset, Source, Split, ahead
 from rheobase.data.policy import trivial_augment
-from rheobase.recipe import Recipe
+from rheobase.recipes import Recipe
 
 TEST_BATCH = 256
 PIECE = 2**24  # values that are augmented at once: a few large operations instead of many small ones

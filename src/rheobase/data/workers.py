@@ -20,13 +20,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache
 from itertools import count
-from typing import Protocol
+from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rheobase.decoding import MESSAGE, Request, decode
+from rheobase.data import decoding
+from rheobase.data.decoding import MESSAGE, Request, decode
 
 LEAST_CORES, LEAST_FILES = 4, 1000  # for which processes are started
 TOGETHER = 4  # files of one message
@@ -99,7 +100,11 @@ class Processes:
         self.channel.setblocking(False)
         self.answers = select.poll()
         self.answers.register(self.channel, select.POLLIN)
-        program = f"import sys; sys.path[:] = {sys.path}; from rheobase.decoding import serve; serve({theirs.fileno()})"
+        # by its path: importing the package around it would import torch
+        program = (
+            f"import runpy, sys; sys.path[:] = {sys.path}; "
+            f"runpy.run_path({decoding.__file__!r})['serve']({theirs.fileno()})"
+        )
         # Each of them would repeat what Pillow has to say of odd metadata.
         command = [sys.executable, "-W", "ignore", "-c", program]
         with theirs:
@@ -111,14 +116,14 @@ class Processes:
         self.numbers = count()
         # Batches that nobody waits for any more disappear from here, and so does their work.
         self.batches: WeakValueDictionary[int, Batch] = WeakValueDictionary()
-        self.unsent: deque[tuple[int, int, Sequence[Request]]] = deque()
+        self.unsent: deque[tuple[int, int, list[tuple[Any, ...]]]] = deque()
         atexit.register(self.close)
 
     def begin(self, requests: Sequence[Request], pixels: Pixels) -> Failed:
         batch, number = Batch(len(requests)), next(self.numbers)
         self.batches[number] = batch
         rows = range(0, len(requests), TOGETHER)
-        self.unsent.extend((number, row, requests[row : row + TOGETHER]) for row in rows)
+        self.unsent.extend((number, row, [tuple(r) for r in requests[row : row + TOGETHER]]) for row in rows)
         self._send()
 
         def finish() -> list[int]:

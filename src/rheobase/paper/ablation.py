@@ -11,16 +11,17 @@ import torch
 
 from rheobase import train
 from rheobase.analysis.variants import VARIANTS, StepNorm
-from rheobase.capture import capture
 from rheobase.data import Dataset
 from rheobase.data.feed import Feed
 from rheobase.models import BasicBlock, PlainBlock, SomaFactory, SpikingNet
 from rheobase.nn import Conv2d
-from rheobase.paper.apart import Failure, apart
-from rheobase.paper.result import CPU, Chart, Result
+from rheobase.paper.isolated import Failure, apart
+from rheobase.paper.result import CPU, Result
 from rheobase.paper.training import broken, images, recipe_for, source
-from rheobase.recipe import Recipe
-from rheobase.step import learning_rate, make_optimizer, make_step, set_learning_rate
+from rheobase.recipes import Recipe
+from rheobase.report.charts import Chart
+from rheobase.train.capture import capture
+from rheobase.train.step import learning_rate, make_optimizer, make_step, set_learning_rate
 
 CIFAR_BATCH = 250  # divides the training images, so that every step is the captured one
 

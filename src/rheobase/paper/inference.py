@@ -7,13 +7,14 @@ import torch
 
 from rheobase.analysis.activity import LayerActivity, activity
 from rheobase.analysis.operations import Operations, operations
+from rheobase.analysis.sizes import default_input, synapses
 from rheobase.analysis.somas import settle
 from rheobase.data.feed import first_images
 from rheobase.deploy import fold
 from rheobase.models import SpikingNet, build
-from rheobase.paper.result import CPU, Chart, Result
-from rheobase.runs import Run, load_data, load_network
-from rheobase.shapes import default_input, synapses
+from rheobase.paper.result import CPU, Result
+from rheobase.report.charts import Chart
+from rheobase.train.runs import Run, load_data, load_network
 
 TIMESTEPS = 6
 BATCH = 64  # of images, so that they fit into any memory

@@ -1,7 +1,6 @@
 """What a figure or table of the paper consists of here: plain data, charts, and sentences that compare."""
 
 import json
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -9,21 +8,10 @@ from typing import Any
 import torch
 
 from rheobase.files import replaced
-from rheobase.runs import environment
+from rheobase.report.charts import Chart
+from rheobase.train.runs import environment
 
 CPU = torch.device("cpu")
-
-
-@dataclass(frozen=True)
-class Chart:
-    """Lines, or bars side by side, one series each: label -> (x, y)."""
-
-    title: str
-    x: str
-    y: str
-    series: Mapping[str, tuple[Sequence[float | str], Sequence[float]]]
-    bars: bool = False
-    log: bool = False
 
 
 @dataclass(frozen=True)

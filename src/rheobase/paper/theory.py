@@ -21,7 +21,8 @@ from rheobase.analysis.isometry import (
 from rheobase.analysis.somas import LawSoma
 from rheobase.models import build
 from rheobase.nn import Conv2d
-from rheobase.paper.result import Chart, Result
+from rheobase.paper.result import Result
+from rheobase.report.charts import Chart
 
 V_TH, DECAY = 0.5, 0.25
 SIMULATED = "simulated currents"

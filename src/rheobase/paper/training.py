@@ -10,18 +10,19 @@ from typing import Any, Literal
 import torch
 
 from rheobase import recipes, train
-from rheobase.analysis.gradients import GradientNorms, gradient_norms
 from rheobase.analysis.isometry import predicted_phi
 from rheobase.analysis.variants import NoNorm
 from rheobase.data import Dataset, load
 from rheobase.data.feed import Feed
 from rheobase.models import build
 from rheobase.nn import Soma
-from rheobase.paper.apart import Failure, apart
-from rheobase.paper.result import CPU, Chart, Result
-from rheobase.recipe import Recipe
-from rheobase.runs import Run
-from rheobase.step import AUTOCAST
+from rheobase.paper.isolated import Failure, apart
+from rheobase.paper.result import CPU, Result
+from rheobase.recipes import Recipe
+from rheobase.report.charts import Chart
+from rheobase.tasks.gradients import GradientNorms, gradient_norms
+from rheobase.train.runs import Run
+from rheobase.train.step import AUTOCAST
 
 PRECISION: dict[str, Literal["bf16"]] = {"cuda": "bf16"}
 V_TH = 0.5

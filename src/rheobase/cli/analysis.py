@@ -1,0 +1,183 @@
+"""The commands of analysis: analyze, paper, report. `register` adds them to the command line."""
+
+from collections.abc import Callable, Iterable
+from enum import StrEnum
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rheobase.cli.common import DataOption, DeviceOption, RunArgument, console, table, target_file
+
+if TYPE_CHECKING:
+    import torch
+
+    from rheobase.paper.result import Result
+
+ImagesOption = Annotated[int, typer.Option(min=1, help="Test images to look at.")]
+
+
+class Item(StrEnum):
+    fig2 = "fig2"
+    fig3 = "fig3"
+    fig4 = "fig4"
+    fig6 = "fig6"
+    table1 = "table1"
+    table2 = "table2"
+    table3 = "table3"
+    table6 = "table6"
+    theorem1 = "theorem1"
+    theorem2 = "theorem2"
+    ablation = "ablation"
+
+
+def register(app: typer.Typer) -> None:
+    for command in (analyze, paper, report):
+        app.command()(command)
+
+
+def analyze(
+    run: Annotated[Path | None, typer.Argument(help="Folder of a run.")] = None,
+    network: Annotated[str | None, typer.Option(help="A network before any training, instead of a run.")] = None,
+    data: DataOption = None,
+    images: ImagesOption = 64,
+) -> None:
+    """Look inside a trained run, or ask whether a network will train."""
+    from rheobase.analysis.distributions import Histogram
+    from rheobase.tasks.inspect import inspect_network, inspect_run
+
+    if (run is None) == (network is None):
+        raise ValueError("analyze a run or a network: rheobase analyze RUN, or rheobase analyze --network resnet19")
+    if network is not None:
+        found = inspect_network(network)
+        rows = table("block", "phi by timestep", "varphi by timestep")
+        for block in found["blocks"]:
+            steps = block["steps"]
+            rows.add_row(
+                block["name"],
+                "  ".join(f"{e['phi']:.2f} +- {e['phi_error']:.2f}" for e in steps),
+                "  ".join(f"{e['varphi']:.2f}" for e in steps),
+            )
+        console.print(f"{network} at initialisation, on noise")
+        console.print(rows, soft_wrap=False)
+        rates = [layer["rate"] for layer in found["layers"]]
+        console.print(f"firing rates: {min(rates):.3f} to {max(rates):.3f} spikes per neuron and step")
+    else:
+        assert run is not None
+        found = inspect_run(run, data=data, images=images)
+        rows = table("layer", "neurons", "spikes / step", "never fire", "always fire", "potential / v_th")
+        for layer in found["layers"]:
+            potential = Histogram(**found["membranes"][layer["name"]])
+            rows.add_row(
+                layer["name"],
+                str(layer["neurons"]),
+                f"{layer['rate']:.3f}",
+                f"{100 * layer['dead']:.0f} %",
+                f"{100 * layer['saturated']:.0f} %",
+                f"{potential.mean:.2f} +- {potential.deviation:.2f}",
+            )
+        console.print(rows, soft_wrap=False)
+        done = found["operations"]
+        console.print(
+            f"{done['additions']:.3g} additions and {done['multiplications']:.3g} multiplications per image, "
+            f"{1e3 * done['joule']:.3g} mJ; without spikes {done['dense']:.3g} of each, "
+            f"{1e3 * done['dense_joule']:.3g} mJ"
+        )
+    console.print("findings:" if found["findings"] else "findings: none, every layer is in good health")
+    for sentence in found["findings"]:
+        console.print(f"  {sentence}")
+
+
+def paper(
+    item: Annotated[Item, typer.Argument(help="Figure, table or theorem of the paper, or the ablation.")],
+    runs: Annotated[list[Path] | None, typer.Argument(help="Folders of runs, for tables and Fig. 6.")] = None,
+    data: DataOption = None,
+    images: Annotated[int | None, typer.Option(min=1, help="Test images for Fig. 6 and Table 6 of a run.")] = None,
+    epochs: Annotated[int | None, typer.Option(min=1, help="Epochs of every training of the ablation.")] = None,
+    device: DeviceOption = "auto",
+    out: Annotated[Path, typer.Option(help="Folder for data and pictures.")] = Path("runs/paper"),
+) -> None:
+    """Compute a figure, table or theorem of the paper anew: data, picture, comparison."""
+    import torch
+
+    from rheobase.train import choose_device
+
+    torch.set_num_threads(1)  # many small operations: a second thread mostly waits
+    for result in _compute(item, list(runs or []), data, images, epochs, choose_device(device)):
+        if result.to_come:
+            console.print(f"{result.to_come} more to come")
+            if result.data["rows"]:  # what is there is kept, whatever happens to the rest
+                result.save(out)
+    console.print(f"{result.title} ({result.source})")
+    for sentence in result.comparison:
+        console.print(f"  {sentence}")
+    written = [result.save(out)]
+    if find_spec("matplotlib"):
+        from rheobase.report.plots import draw
+
+        written += draw(result.name, f"{result.title} ({result.source})", result.charts, out)
+    else:
+        console.print("for pictures, install rheobase[plots]")
+    console.print(f"wrote {', '.join(map(str, written))}")
+
+
+def report(
+    run: RunArgument,
+    data: DataOption = None,
+    images: ImagesOption = 360,
+    out: Annotated[Path | None, typer.Option(help="File to write; otherwise report.html in the run.")] = None,
+) -> None:
+    """Write one HTML file that shows a run from inside; it needs no network."""
+    target = write_report(run, data=data, images=images, out=out)
+    console.print(f"wrote {target} ({target.stat().st_size / 2**20:.2f} MB); open it in a browser")
+
+
+def write_report(run: Path, *, data: Path | None = None, images: int = 360, out: Path | None = None) -> Path:
+    from rheobase.files import replaced
+    from rheobase.report.page import render
+    from rheobase.tasks.inspect import inspect_run
+
+    target = target_file(out or run / "report.html", "html")
+    page = render(inspect_run(run, data=data, images=images))
+    with replaced(target) as part:
+        part.write_text(page)
+    return target
+
+
+def _compute(
+    item: Item, runs: list[Path], data: Path | None, images: int | None, epochs: int | None, device: "torch.device"
+) -> "Iterable[Result]":
+    """The result, after its preliminary versions where there are such."""
+    from rheobase.paper import inference, theory, training
+    from rheobase.paper.ablation import ablation
+
+    of_run, trains = item in (Item.fig6, Item.table6), item in (Item.fig2, Item.ablation)
+    unused = {
+        "--images": images is not None and not (of_run and runs),
+        "--epochs": epochs is not None and item is not Item.ablation,
+        "--data": data is not None and not trains and not (of_run and runs),
+    }
+    what = f"{item} without a run" if of_run and not runs else item
+    for option in (name for name, given in unused.items() if given):
+        raise ValueError(f"{what} has no use for {option}; leave it out")
+    if item in (Item.table1, Item.table2, Item.table3):
+        return [training.table(item.value, runs)]
+    if of_run:
+        if len(runs) > 1:
+            raise ValueError(f"{item} looks at one run, got {len(runs)}")
+        look = inference.fig6 if item is Item.fig6 else inference.table6
+        return [look(run=runs[0] if runs else None, data=data, images=images or 16, device=device)]
+    if runs:
+        raise ValueError(f"{item} needs no run; leave out {runs[0]}")
+    if item is Item.fig2:
+        return training.fig2(data=data, device=device)
+    if item is Item.ablation:
+        return ablation(data=data, device=device, epochs=epochs)
+    compute: dict[Item, Callable[[], Result]] = {
+        Item.theorem1: theory.theorem1,
+        Item.theorem2: theory.theorem2,
+        Item.fig3: theory.fig3,
+        Item.fig4: theory.fig4,
+    }
+    return [compute[item]()]

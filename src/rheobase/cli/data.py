@@ -1,0 +1,72 @@
+"""The command that prepares a data set, verifies it and shows what is there."""
+
+from pathlib import Path
+from statistics import mean
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rheobase.cli.common import console, table
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+SHADES = " .:-=+*#%@"
+ROWS, COLUMNS = 16, 32  # of a picture; characters are about twice as high as wide
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(data)
+
+
+def data(
+    name: Annotated[str, typer.Argument(help="Name of a data set.")],
+    root: Annotated[Path | None, typer.Option(help="Folder with its official files.")] = None,
+    size: Annotated[int, typer.Option(min=0, help="Side of the images; otherwise that of the paper.")] = 0,
+    timesteps: Annotated[int, typer.Option(min=0, help="Slices of a recording; otherwise as in the paper.")] = 0,
+    samples: Annotated[int, typer.Option(min=0, help="Pictures to show.")] = 3,
+    download: Annotated[bool, typer.Option("--download", help="Get the data set if it is not there.")] = False,
+) -> None:
+    """Prepare a data set, verify it and show what is there."""
+    from rheobase.data import SIMULATED, load
+    from rheobase.data.eventset import EventDataset
+
+    found = load(name, root, size=size or (224 if name == "imagenet" else 0), timesteps=timesteps, download=download)
+    train, test = (
+        source.labels.bincount(minlength=len(found.classes)).tolist() for source in (found.train, found.test)
+    )
+    rows = table("class", "training", "test")
+    for column in rows.columns[1:]:
+        column.justify = "right"
+    for row in zip(found.classes, train, test, strict=True):
+        rows.add_row(*map(str, row))
+    rows.add_row("all", str(sum(train)), str(sum(test)))
+    console.print(rows, soft_wrap=False)
+    shape = " x ".join(map(str, found.train.shape))
+    if isinstance(found, EventDataset):
+        cut = found.slicing
+        where = "simulated recordings" if name in SIMULATED else "recordings"
+        console.print(f"{where} as {shape} (steps, polarities, height, width), {cut.window / 1000:g} ms per step")
+        for part, rates in (("training", found.train_rates), ("test", found.test_rates)):
+            console.print(f"events per second, {part}: {mean(rates):.0f} ({min(rates):.0f} to {max(rates):.0f})")
+        console.print(f"damage in the files: {found.skipped or 'none'}; cells clipped at 255: {found.clipped}")
+    else:
+        console.print(f"images of {shape} (channels, height, width)")
+    for index in _one_per_class(found.train.labels)[:samples]:
+        image = found.train.read(index[None])[0].float()
+        console.print(f"\n{found.classes[int(found.train.labels[index])]}")
+        console.print(picture(image.flatten(0, -3).mean(0)))
+
+
+def picture(image: "Tensor") -> str:
+    """Shades of grey for values [H, W], as characters."""
+    from torch.nn.functional import adaptive_avg_pool2d
+
+    small = adaptive_avg_pool2d(image[None], (ROWS, COLUMNS))[0]
+    small = (small - small.min()) / (small.max() - small.min()).clamp(min=1e-9)
+    levels = (small * (len(SHADES) - 1)).round().long().tolist()
+    return "\n".join("".join(SHADES[v] for v in row).rstrip() for row in levels)
+
+
+def _one_per_class(labels: "Tensor") -> "list[Tensor]":
+    return [(labels == label).nonzero()[0, 0] for label in labels.unique()]

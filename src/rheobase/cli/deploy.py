@@ -1,0 +1,211 @@
+"""The commands of deployment: fold, export, verify, predict. `register` adds them to the command line."""
+
+from enum import StrEnum
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rheobase.cli.common import (
+    DataOption,
+    DeviceOption,
+    RunArgument,
+    command_line,
+    console,
+    print_next,
+    table,
+    target_file,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from rheobase.deploy.agreement import Agreement
+
+NetworkArgument = Annotated[
+    Path, typer.Argument(help="Folder of a run, a file that fold or export wrote, or a network of the package by name.")
+]
+OutOption = Annotated[
+    Path | None, typer.Option(help="File to write; otherwise one in the folder of the run, or here for other networks.")
+]
+
+
+class Format(StrEnum):
+    nir = "nir"
+    onnx = "onnx"
+
+
+class Form(StrEnum):
+    canonical = "canonical"
+    portable = "portable"
+
+
+def register(app: typer.Typer) -> None:
+    for command in (fold, export, verify, predict):
+        app.command()(command)
+
+
+def fold(run: RunArgument, data: DataOption = None, out: OutOption = None) -> None:
+    """Fold tdBN into the weights: a network of synapses and bare LIF neurons, in one file."""
+    from rheobase.deploy.formats import native
+    from rheobase.tasks.export import precisions
+    from rheobase.tasks.open import folded
+    from rheobase.train.runs import Run
+
+    model, network = folded(Run(run))
+    target = target_file(out or run / "folded.safetensors", "safetensors")
+    agreement = precisions(Run(run), data, model, network)
+    native.save(network, target)
+    _print_agreement(agreement)
+    console.print(f"wrote {target}: {len(network.nodes)} nodes, no normalisation")
+    print_next(
+        (command_line("verify", target, run, data=data), "compare it with the run, on all test images"),
+        (command_line("export", run, "--to", "nir"), "the network for neuromorphic hardware"),
+    )
+
+
+def export(
+    network: NetworkArgument,
+    to: Annotated[Format, typer.Option(help="Format of the file.")],
+    int8: Annotated[bool, typer.Option("--int8", help="Integers: int8 weights; ONNX holds them as doubles.")] = False,
+    form: Annotated[Form, typer.Option(help="Form of a NIR file: portable has convolutions only.")] = Form.canonical,
+    data: DataOption = None,
+    out: OutOption = None,
+) -> None:
+    """Write a folded network for other software and hardware."""
+    from rheobase.deploy.formats import nir, onnx
+    from rheobase.deploy.network import Network
+    from rheobase.deploy.quantize import quantize
+    from rheobase.tasks.export import calibration_images
+    from rheobase.tasks.open import open_network, recipe_of
+    from rheobase.train.runs import load_data
+
+    if to is Format.onnx and form is not Form.canonical:
+        raise ValueError(f"an ONNX file has no form '{form}'; leave --form out")
+    found = open_network(network)
+    if not isinstance(found, Network):
+        raise ValueError(f"{network} is exported already; give the run it came from")
+    if "shape" not in found.info:
+        raise ValueError(f"{network} does not say the shape of its images; export it again from its run")
+    suffix = f"{'-int8' if int8 else ''}{'-portable' if form is Form.portable else ''}.{to}"
+    own = network / f"network{suffix}" if network.is_dir() else Path(f"{network.stem}{suffix}")
+    if out is None and own.exists() and not network.is_dir():
+        raise ValueError(f"{own} is there already; choose another file with --out")
+    target = target_file(out or own, to)
+    if int8:
+        recipe = recipe_of(found)
+        found = quantize(found, calibration_images(load_data(recipe, data), recipe))
+    shape = tuple(found.info["shape"])
+    if to is Format.nir:
+        nir.write(found, target, shape, form)
+    else:
+        onnx.write(found, target, shape)
+    console.print(f"wrote {target} ({target.stat().st_size / 2**20:.1f} MB)")
+    if network.is_dir():
+        print_next((command_line("verify", target, network, data=data), "compare it with the run, on all test images"))
+    else:
+        print_next((command_line("predict", target, "IMAGE"), "classify an image"))
+
+
+def verify(
+    file: Annotated[Path, typer.Argument(help="A file that fold or export wrote.")],
+    run: RunArgument,
+    data: DataOption = None,
+    images: Annotated[int, typer.Option(min=1, help="Test images to compare spike by spike.")] = 32,
+    simulate: Annotated[int, typer.Option(min=0, help="Of these, how many the event-driven simulator runs too.")] = 1,
+    device: DeviceOption = "auto",
+) -> None:
+    """Run a file against the network it came from: spikes, accuracy, and a verdict."""
+    import torch
+
+    from rheobase.tasks.verify import verify as compare
+    from rheobase.train import choose_device
+    from rheobase.train.runs import Run
+
+    torch.backends.cudnn.allow_tf32 = False  # accuracies are those of float32
+    found = compare(file, Run(run), data=data, images=images, simulated=simulate, device=choose_device(device))
+    _print_agreement({"float64": found.agreement})
+    if found.simulation is not None:
+        images, done = found.simulation.images, found.simulation.operations
+        console.print(
+            f"event-driven simulator: {found.simulation.different} spikes differ on {images} image(s), "
+            f"logits by {100 * found.simulation.logits:.2g} %; "
+            f"{done.additions:.3g} additions, {done.multiplications:.3g} multiplications per image"
+        )
+    console.print(f"test accuracy {100 * found.trained:.2f} % trained, {100 * found.deployed:.2f} % in the file")
+    console.print(f"verdict: {found.verdict}")
+    if not found.passed:
+        raise typer.Exit(1)
+
+
+def predict(
+    network: NetworkArgument,
+    images: Annotated[list[Path], typer.Argument(help="Image files, or folders of them.")],
+    top: Annotated[int, typer.Option(min=1, help="Classes to show.")] = 3,
+) -> None:
+    """Classify images: the most likely classes and their probabilities."""
+    import torch
+
+    from rheobase.data.pictures import find, read
+    from rheobase.functional import readout
+    from rheobase.tasks.open import input_dtype, open_network
+
+    found = open_network(network)
+    missing = {"shape", "classes", "mean", "std", "timesteps"} - set(found.info)
+    if missing:
+        raise ValueError(f"{network} does not say {', '.join(sorted(missing))}; export it again from its run")
+    classes, unread = found.info["classes"], 0
+    paths = find(images)
+    for path in paths:
+        try:
+            x = read(path, found.info)[None].to(input_dtype(found))
+        except ValueError as error:
+            if len(paths) == 1:
+                raise
+            console.print(f"left out: {error}")
+            unread += 1
+            continue
+        with torch.no_grad():
+            share = readout(found(x, found.info["timesteps"])).softmax(1)[0]
+        best = share.topk(min(top, len(classes)))
+        pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+        console.print(f"{path}: {', '.join(f'{classes[k]} {100 * p:.1f} %' for k, p in pairs)}")
+    if unread:
+        raise ValueError(f"{unread} of {len(paths)} images could not be read")
+
+
+def deploy(run: Path) -> None:
+    """Fold the network of a run, write it (as NIR where that extra is installed) and verify the file, in few words."""
+    import torch
+
+    from rheobase.deploy.formats import native, nir
+    from rheobase.tasks.open import folded
+    from rheobase.tasks.verify import verify as compare
+    from rheobase.train.runs import Run
+
+    _, network = folded(Run(run))
+    target = run / "folded.safetensors"
+    native.save(network, target)
+    if find_spec("nir") is not None:
+        target = run / "network.nir"
+        nir.write(network, target, tuple(network.info["shape"]))
+    found = compare(target, Run(run), data=None, images=32, simulated=1, device=torch.device("cpu"))
+    console.print(
+        f"deployed to {target}: {100 * max(found.agreement.layers.values()):.4f} % of spikes differ at most, "
+        f"test accuracy {100 * found.deployed:.2f} %; verdict: {found.verdict}"
+    )
+
+
+def _print_agreement(found: "Mapping[str, Agreement]") -> None:
+    """Spikes that differ from those of the trained network, by precision."""
+    first = next(iter(found.values()))
+    if first.layers:
+        rows = table("layer", "firing rate", *(f"differing, {name}" for name in found))
+        for layer, rate in first.rates.items():
+            rows.add_row(layer, f"{rate:.3f}", *(f"{100 * a.layers[layer]:.4f} %" for a in found.values()))
+        console.print(rows, soft_wrap=False)
+    for name, a in found.items():
+        console.print(
+            f"{name}: logits differ by at most {a.logits:.2g}, {100 * a.predictions:.2f} % of predictions agree"
+        )

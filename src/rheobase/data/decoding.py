@@ -1,0 +1,89 @@
+"""Pictures from files, cut out and resized; and what a process runs that does nothing else.
+
+Little is imported: such a process starts in a twentieth of a second and knows nothing of torch or CUDA.
+"""
+
+import os
+import pickle
+import socket
+from contextlib import suppress
+from math import ceil
+from types import ModuleType
+from typing import NamedTuple
+
+from rheobase.extras import need
+
+MESSAGE = 2**16  # bytes, more than the few longest paths of a message can take
+
+Box = tuple[float, float, float, float]  # left, top, right, bottom
+
+
+class Request(NamedTuple):
+    """`part` of the image (y, x, area, aspect: 0 to 1), or its centre, smaller than the shorter side by `margin`."""
+
+    path: str
+    size: int
+    margin: float
+    part: list[float] | None
+
+
+def decode(request: Request) -> bytes:
+    """Pixels [size, size, 3] of the image."""
+    path, size, margin, part = request
+
+    def box(width: int, height: int) -> Box:
+        return centre(width, height, margin) if part is None else random_part(width, height, *part)
+
+    images = pillow()
+    with images.open(path) as image:
+        left, top, right, bottom = box(*image.size)
+        scale = size / min(right - left, bottom - top)
+        # of a large JPEG fewer pixels are decoded, where enough are left of the part
+        image.draft("RGB", (ceil(image.width * scale), ceil(image.height * scale)))
+        wide = image.mode.startswith("I")  # grey of 16 bits, which a plain conversion would clip
+        picture = (image.convert("I").point(lambda value: value * (1 / 256)) if wide else image).convert("RGB")
+    return picture.resize((size, size), images.Resampling.BILINEAR, box=box(*picture.size)).tobytes()
+
+
+def centre(width: int, height: int, margin: float) -> Box:
+    side = min(width, height) / margin
+    left, top = (width - side) / 2, (height - side) / 2
+    return left, top, left + side, top + side
+
+
+def random_part(width: int, height: int, y: float, x: float, area: float, aspect: float) -> Box:
+    """8 % to 100 % of the area, 3/4 to 4/3 as wide as high, anywhere; what would not fit is made to."""
+    pixels = width * height * (0.08 + 0.92 * area)
+    ratio = (3 / 4) ** (1 - 2 * aspect)
+    w, h = min((pixels * ratio) ** 0.5, width), min((pixels / ratio) ** 0.5, height)
+    left, top = x * (width - w), y * (height - h)
+    return left, top, left + w, top + h
+
+
+def pillow() -> ModuleType:
+    return need("PIL.Image", "reading images")
+
+
+def serve(descriptor: int) -> None:
+    """Answer the messages that come through a socket, until nobody is left to send any.
+
+    A message has the number of a batch, a row, the requests from that row on, and a file for the pixels of the batch.
+    The answer names the rows that could not be decoded.
+    """
+    pillow()
+    with socket.socket(fileno=descriptor) as channel, suppress(ConnectionError):
+        while True:
+            message, files, _, _ = socket.recv_fds(channel, MESSAGE, 1)
+            if not message:
+                return
+            batch, first, requests = pickle.loads(message)
+            failed = []
+            for row, request in enumerate(requests, first):
+                try:
+                    pixels = decode(Request(*request))
+                except Exception:  # who asked will find out why
+                    failed.append(row)
+                else:
+                    os.pwrite(files[0], pixels, row * len(pixels))
+            os.close(files[0])
+            channel.send(pickle.dumps((batch, len(requests), failed)))

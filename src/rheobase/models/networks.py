@@ -1,0 +1,146 @@
+"""The networks of the paper, and small ones: a function each. Layouts follow Table 4; a convolution before a soma
+needs no bias, since tdBN has one.
+"""
+
+from typing import Any
+
+from rheobase.models.blocks import BasicBlock, Bottleneck, PlainBlock
+from rheobase.models.spiking_net import SpikingNet
+from rheobase.nn import Conv2d
+
+
+def _stem(in_channels: int, channels: int, kernel: int = 3, stride: int = 1) -> Conv2d:
+    return Conv2d(in_channels, channels, kernel, stride, padding=kernel // 2, bias=False)
+
+
+def resnet17(
+    num_classes: int = 11,
+    in_channels: int = 2,
+    image_size: int = 32,
+    **options: Any,
+) -> SpikingNet:
+    """For DVS-Gesture: 64 and 128 channels."""
+    return SpikingNet(
+        stem=_stem(in_channels, 64),
+        stages=[(BasicBlock, 64, 3, 2), (BasicBlock, 128, 4, 2)],
+        global_pool=False,
+        num_classes=num_classes,
+        image_size=image_size,
+        **options,
+    )
+
+
+def resnet19(
+    num_classes: int = 10,
+    in_channels: int = 3,
+    image_size: int = 32,
+    **options: Any,
+) -> SpikingNet:
+    """For CIFAR-10 and DVS-CIFAR10: 128, 256 and 512 channels."""
+    return SpikingNet(
+        stem=_stem(in_channels, 128),
+        stages=[(BasicBlock, 128, 3, 1), (BasicBlock, 256, 3, 2), (BasicBlock, 512, 2, 2)],
+        global_pool=False,
+        num_classes=num_classes,
+        image_size=image_size,
+        **options,
+    )
+
+
+def resnet34(
+    num_classes: int = 1000,
+    in_channels: int = 3,
+    image_size: int = 224,
+    *,
+    channels: int = 64,
+    **options: Any,
+) -> SpikingNet:
+    """For ImageNet: `channels` in the first stage, doubled in each of the three after it."""
+    return SpikingNet(
+        stem=_stem(in_channels, channels, kernel=7, stride=2),
+        stages=[(BasicBlock, channels * 2**i, count, 2) for i, count in enumerate((3, 4, 6, 3))],
+        global_pool=True,
+        num_classes=num_classes,
+        image_size=image_size,
+        **options,
+    )
+
+
+def resnet34_large(
+    num_classes: int = 1000,
+    in_channels: int = 3,
+    image_size: int = 224,
+    **options: Any,
+) -> SpikingNet:
+    """ResNet-34 of twice the width."""
+    return resnet34(num_classes, in_channels, image_size, channels=128, **options)
+
+
+def resnet50(
+    num_classes: int = 1000,
+    in_channels: int = 3,
+    image_size: int = 224,
+    **options: Any,
+) -> SpikingNet:
+    """For ImageNet, of bottleneck blocks."""
+    return SpikingNet(
+        stem=_stem(in_channels, 64, kernel=7, stride=2),
+        stages=[(Bottleneck, 64 * 2**i, count, 2) for i, count in enumerate((3, 4, 6, 3))],
+        global_pool=True,
+        num_classes=num_classes,
+        image_size=image_size,
+        **options,
+    )
+
+
+def plain20(
+    num_classes: int = 10,
+    in_channels: int = 3,
+    image_size: int = 32,
+    *,
+    channels: int = 64,
+    **options: Any,
+) -> SpikingNet:
+    """The network without shortcuts of Fig. 2: 18 convolutions of one width at full resolution."""
+    return SpikingNet(
+        stem=_stem(in_channels, channels),
+        stages=[(PlainBlock, channels, 17, 1)],
+        global_pool=False,
+        num_classes=num_classes,
+        image_size=image_size,
+        **options,
+    )
+
+
+def resnet8(
+    num_classes: int = 10,
+    in_channels: int = 1,
+    image_size: int = 8,
+    **options: Any,
+) -> SpikingNet:
+    """Small, for demos and tests: 16, 32 and 64 channels."""
+    return SpikingNet(
+        stem=_stem(in_channels, 16),
+        stages=[(BasicBlock, 16, 1, 1), (BasicBlock, 32, 1, 2), (BasicBlock, 64, 1, 2)],
+        global_pool=True,
+        num_classes=num_classes,
+        image_size=image_size,
+        **options,
+    )
+
+
+def plain5(
+    num_classes: int = 10,
+    in_channels: int = 2,
+    image_size: int = 34,
+    **options: Any,
+) -> SpikingNet:
+    """Small, for event cameras of few pixels: 32, 64 and 64 channels without shortcuts, and a hidden layer."""
+    return SpikingNet(
+        stem=_stem(in_channels, 32, stride=2),
+        stages=[(PlainBlock, 64, 1, 2), (PlainBlock, 64, 1, 1)],
+        global_pool=False,
+        num_classes=num_classes,
+        image_size=image_size,
+        **options,
+    )

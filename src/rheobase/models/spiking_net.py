@@ -1,0 +1,91 @@
+"""A whole network: stem, stages of blocks, head."""
+
+from collections.abc import Sequence
+from functools import partial
+from math import prod
+from typing import Any
+
+from torch import Tensor, nn
+
+from rheobase.models.blocks import BasicBlock, Bottleneck, GlobalHead, PlainBlock, PooledHead, SomaFactory
+from rheobase.nn import Conv2d, Soma, hold, set_memory
+
+
+class SpikingNet(nn.Module):
+    """A whole network, built from a stem convolution, stages of blocks and a head.
+
+    `stages` lists (block class, channels, number of blocks, stride of the first). With `global_pool` any image of at
+    least the total stride is accepted; otherwise the hidden layer fixes the size. `memory` chooses what the body keeps
+    for the backward pass (see `nn.MEMORY`). `soma` makes the somas, with the settings of the `neuron` (decay, v_th and
+    so on). These three are the `options` of all networks below.
+    """
+
+    def __init__(
+        self,
+        *,
+        stem: Conv2d,
+        stages: Sequence[tuple[type[PlainBlock] | type[BasicBlock] | type[Bottleneck], int, int, int]],
+        global_pool: bool,
+        num_classes: int,
+        image_size: int,
+        soma: SomaFactory = Soma,
+        memory: str = "speed",
+        **neuron: Any,
+    ) -> None:
+        super().__init__()
+        soma = partial(soma, **neuron)
+        if num_classes < 1:
+            raise ValueError(f"expected at least one class, got num_classes={num_classes}")
+        strides = [stem.stride[0], *(stride for _, _, _, stride in stages)]
+        self.min_size = prod(strides) * (1 if global_pool else 2)
+        self.exact_size = None if global_pool else image_size
+        if image_size < self.min_size:
+            raise ValueError(f"image_size {image_size} is too small for the strides: expected at least {self.min_size}")
+        self.stem = stem
+        self.soma = soma(stem.out_channels)
+        channels, size, blocks = stem.out_channels, _after(image_size, stem.stride[0]), []
+        for block, width, count, stride in stages:
+            for i in range(count):
+                blocks.append(block(channels, width, stride if i == 0 else 1, soma))
+                channels = block.expansion * width
+            size = _after(size, stride)
+        self.body = nn.Sequential(*blocks)
+        set_memory(self.body, memory)
+        self.head = GlobalHead(channels, num_classes) if global_pool else PooledHead(channels, size, num_classes, soma)
+
+    def forward(self, x: Tensor, timesteps: int | None = None) -> Tensor:
+        """Logits [T, N, K] of images [N, C, H, W] shown for `timesteps` steps, or of a sequence [T, N, C, H, W]."""
+        timesteps = self._check(x, timesteps)
+        if x.ndim == 4:  # every step sees the same image: its convolution is computed once
+            current = hold(self.stem(x[None]), timesteps)
+        else:
+            current = self.stem(x)
+        return self.head(self.body(self.soma(current)))
+
+    def _check(self, x: Tensor, timesteps: int | None) -> int:
+        shape = list(x.shape)
+        if x.ndim not in (4, 5):
+            raise ValueError(f"expected images [N, C, H, W] or a sequence [T, N, C, H, W], got {shape}")
+        if not x.is_floating_point():
+            raise ValueError(f"expected floating-point input, got {x.dtype}; convert it with .float()")
+        if 0 in shape:
+            raise ValueError(f"expected at least one element in every dimension, got {shape}")
+        if shape[-3] != self.stem.in_channels:
+            raise ValueError(f"expected {self.stem.in_channels} channels, got {shape[-3]} in input {shape}")
+        height, width = shape[-2:]
+        if self.exact_size is not None and (height, width) != (self.exact_size, self.exact_size):
+            raise ValueError(f"expected images of {self.exact_size} x {self.exact_size}, got {height} x {width}")
+        if min(height, width) < self.min_size:
+            raise ValueError(
+                f"an image of {height} x {width} is too small for the strides: expected at least {self.min_size}"
+            )
+        if x.ndim == 5 and timesteps is not None and timesteps != shape[0]:
+            raise ValueError(f"timesteps={timesteps} does not match the sequence, which has {shape[0]} steps")
+        if x.ndim == 4 and (timesteps is None or timesteps < 1):
+            raise ValueError(f"images need timesteps of at least 1, got {timesteps}; call model(x, timesteps=4)")
+        return shape[0] if timesteps is None else timesteps
+
+
+def _after(size: int, stride: int) -> int:
+    """Size of a feature map after a convolution of odd kernel k, padding k // 2 and this stride."""
+    return (size - 1) // stride + 1

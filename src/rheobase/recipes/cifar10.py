@@ -1,0 +1,105 @@
+"""CIFAR-10: the rows of the paper's table by a modern and by its literal schedule, a fast and a best one."""
+
+from dataclasses import replace
+
+from rheobase.recipes.recipe import Recipe
+
+
+def _cifar10_resnet19(timesteps: int) -> Recipe:
+    return Recipe(
+        name=f"cifar10_resnet19_t{timesteps}",
+        data="cifar10",
+        network="resnet19",
+        timesteps=timesteps,
+        epochs=110,
+        batch_size=256,
+        decay=0.5,
+        lr=0.2,
+        nesterov=True,
+        weight_decay=5e-4,
+        schedule="cosine",
+        warmup_epochs=2.0,
+        label_smoothing=0.1,
+        average=0.995,
+        padding=4,
+        flip=True,
+        alternate_flip=True,
+        precision="bf16",
+        evaluate_every=5,
+    )
+
+
+def cifar10_resnet19_t2() -> Recipe:
+    """Paper: 92.34 %. Ours: 110 epochs of cosine, decay 0.5, label smoothing, moving average of weights.
+
+    94.45 % in 406 s on one H200, seed 0.
+    """
+    return _cifar10_resnet19(2)
+
+
+def cifar10_resnet19_t4() -> Recipe:
+    """Paper: 92.92 %. Ours: as for T = 2, with 4 steps in the last 22 of the 110 epochs.
+
+    95.00 % in 469 s on one H200, seed 0, with the first 85 epochs of the run of T = 2.
+    """
+    return replace(_cifar10_resnet19(4), short_timesteps=2, short_epochs=88)
+
+
+def cifar10_resnet19_t6() -> Recipe:
+    """Paper: 93.16 %. Ours: as for T = 2, with 6 steps in the last 22 of the 110 epochs.
+
+    95.17 % in 540 s on one H200, seed 0, with the first 85 epochs of the run of T = 2.
+    """
+    return replace(_cifar10_resnet19(6), short_timesteps=2, short_epochs=88)
+
+
+def cifar10_resnet19_t2_paper() -> Recipe:
+    """Paper: 92.34 %, by its literal schedule. Ours: 105 epochs, weight decay 1e-4, padding 4."""
+    return Recipe(
+        name="cifar10_resnet19_t2_paper",
+        data="cifar10",
+        network="resnet19",
+        timesteps=2,
+        epochs=105,
+        batch_size=36,
+        weight_decay=1e-4,
+        step_epochs=35,
+        padding=4,
+        flip=True,
+        precision="bf16",
+    )
+
+
+def cifar10_resnet19_fast() -> Recipe:
+    """The paper's best, 93.16 %, in little time: one step in the first third of the epochs, two in the others.
+
+    93.32 % after 116 s, 94.19 % after 169 s from the start of the process, on one H200, seed 0.
+    """
+    return replace(
+        _cifar10_resnet19(2),
+        name="cifar10_resnet19_fast",
+        epochs=48,
+        short_timesteps=1,
+        short_epochs=16,
+        loss="steps",
+        cutout=8,
+        evaluate_every=4,
+    )
+
+
+def cifar10_resnet19_best() -> Recipe:
+    """The highest accuracy within four steps, without extra data or a teacher: one step in the first 160 epochs.
+
+    96.24 % in 606 s on one H200, seed 0.
+    """
+    return replace(
+        _cifar10_resnet19(4),
+        name="cifar10_resnet19_best",
+        epochs=200,
+        short_timesteps=1,
+        short_epochs=160,
+        loss="steps",
+        cutout=16,
+        policy="trivial",
+        evaluate_every=10,
+    )

@@ -1,0 +1,40 @@
+"""Small recipes: the demo on the embedded digits, and images of your own."""
+
+from rheobase.recipes.recipe import Recipe
+
+
+def demo() -> Recipe:
+    """A small residual network on the embedded digits: a minute on two cores."""
+    return Recipe(
+        name="demo",
+        data="digits",
+        network="resnet8",
+        timesteps=4,
+        epochs=20,
+        batch_size=64,
+        nesterov=True,
+        weight_decay=5e-4,
+        schedule="cosine",
+        loss="steps",
+        label_smoothing=0.1,
+        padding=1,
+    )
+
+
+def images_resnet19() -> Recipe:
+    """A folder of your own images (--data), one sub-folder per class."""
+    return Recipe(
+        name="images_resnet19",
+        data="folder",
+        network="resnet19",
+        timesteps=2,
+        epochs=60,
+        batch_size=128,
+        image_size=32,
+        nesterov=True,
+        weight_decay=5e-4,
+        schedule="cosine",
+        loss="steps",
+        padding=4,
+        flip=True,
+    )

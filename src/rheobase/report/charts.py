@@ -1,0 +1,16 @@
+"""What a chart shows, as plain data; `plots` draws it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Chart:
+    """Lines, or bars side by side, one series each: label -> (x, y)."""
+
+    title: str
+    x: str
+    y: str
+    series: Mapping[str, tuple[Sequence[float | str], Sequence[float]]]
+    bars: bool = False
+    log: bool = False

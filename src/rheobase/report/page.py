@@ -1,0 +1,179 @@
+"""A run as one HTML page: plain data in, a string out that opens from disk and loads nothing."""
+
+import json
+from collections.abc import Mapping, Sequence
+from html import escape
+from importlib.resources import files
+from string import Template
+from typing import Any
+
+from rheobase.report import svg
+
+
+def render(data: Mapping[str, Any]) -> str:
+    """The page for what `inspection.inspect_run` found."""
+    recipe = data["recipe"]
+    page = Template((files("rheobase.report") / "page.html").read_text())
+    sections = [
+        _curves(data["rows"]),
+        _timesteps(data["accuracy_by_timesteps"], recipe["timesteps"], data["images"]),
+        _section("Confusion matrix", f"{data['images']} test images", svg.heat_map(data["confusion"], data["classes"])),
+        _rates(data["layers"], data["findings"]),
+        _gradients(data["gradients"]),
+        _samples(data["samples"], data["classes"]),
+        _membranes(data["membranes"]),
+        _operations(data["operations"], recipe["timesteps"]),
+        _network(data["graph"], data["layers"]),
+        _reproduce(data["command"], data["environment"]),
+    ]
+    source = f"{recipe['data']} (simulated recordings)" if data["simulated"] else recipe["data"]
+    return page.substitute(
+        title=escape(f"{recipe['name']}: a spiking network from inside"),
+        lead=escape(f"{recipe['network']} on {source}, {recipe['timesteps']} timesteps, run {data['folder']}"),
+        facts=_facts(data),
+        sections="".join(sections),
+    )
+
+
+def _facts(data: Mapping[str, Any]) -> str:
+    tested = [row["test_accuracy"] for row in data["rows"] if "test_accuracy" in row]
+    done, layers = data["operations"], data["layers"]
+    neurons = sum(layer["neurons"] for layer in layers)
+    rate = sum(layer["rate"] * layer["neurons"] for layer in layers) / neurons
+    facts = {
+        "test accuracy, last epoch": f"{100 * tested[-1]:.2f} %" if tested else "none yet",
+        "best epoch": f"{100 * max(tested):.2f} %" if tested else "none yet",
+        "spikes per neuron and step": f"{rate:.3f}",
+        "energy per image, 45 nm": _joule(done["joule"]),
+        "the same without spikes": _joule(done["dense_joule"]),
+    }
+    return "".join(f"<div><dt>{escape(k)}</dt><dd>{escape(v)}</dd></div>" for k, v in facts.items())
+
+
+def _section(title: str, note: str, body: str, kind: str = "") -> str:
+    return f'<section class="{kind}"><h2>{escape(title)}</h2><p class="note">{escape(note)}</p>{body}</section>'
+
+
+def _curves(rows: Sequence[Mapping[str, Any]]) -> str:
+    def series(names: Mapping[str, str], factor: float) -> dict[str, tuple[list[float], list[float]]]:
+        return {
+            label: ([r["epoch"] for r in rows if key in r], [factor * r[key] for r in rows if key in r])
+            for key, label in names.items()
+        }
+
+    losses = svg.line_chart(series({"loss": "training", "test_loss": "test"}, 1), "epoch", "loss")
+    accuracies = svg.line_chart(
+        series({"train_accuracy": "training", "test_accuracy": "test"}, 100), "epoch", "accuracy, %"
+    )
+    return _section("Learning: loss", "mean over each epoch", losses) + _section(
+        "Learning: accuracy", "training images are augmented, test images are not", accuracies
+    )
+
+
+def _timesteps(accuracies: Sequence[float], trained: int, images: int) -> str:
+    chart = svg.line_chart(
+        {"": (list(range(1, len(accuracies) + 1)), [100 * a for a in accuracies])}, "timesteps", "accuracy, %"
+    )
+    return _section("Accuracy against timesteps", f"trained with {trained}; {images} test images", chart)
+
+
+def _samples(samples: Sequence[Mapping[str, Any]], classes: Sequence[str]) -> str:
+    buttons, parts = [], []
+    for i, sample in enumerate(samples):
+        picture = svg.picture(sample["pixels"])
+        best = sorted(range(len(classes)), key=lambda k: -sample["probabilities"][k])[:4]
+        right = best[0] == sample["label"]
+        said = f"{classes[sample['label']]}, {'recognised' if right else f'taken for {classes[best[0]]}'}"
+        buttons.append(
+            f'<button type="button" data-shows="sample{i}" aria-pressed="{str(i == 0).lower()}" '
+            f'aria-label="{escape(said)}"><img alt="" src="{picture}"></button>'
+        )
+        bars = "".join(
+            f"<span>{'<b>' if k == sample['label'] else ''}{escape(classes[k])}{'</b>' if k == sample['label'] else ''}"
+            f'</span><i style="width:{100 * sample["probabilities"][k]:.1f}%"></i>'
+            f"<span>{100 * sample['probabilities'][k]:.1f} %</span>"
+            for k in best
+        )
+        parts.append(
+            f'<div class="sample" id="sample{i}"{"" if i == 0 else " hidden"}><div><img alt="{escape(said)}" '
+            f'src="{picture}"><p>{escape(said)}</p><div class="guess">{bars}</div></div>'
+            f"<div>{svg.raster(sample['raster'])}</div></div>"
+        )
+    body = f'<div class="choices">{"".join(buttons)}</div>{"".join(parts)}'
+    note = "choose an image; some neurons of every layer that fire now and then, time goes right, a stroke is a spike"
+    return _section("What it saw, and how it fired", note, body, "wide")
+
+
+def _rates(layers: Sequence[Mapping[str, Any]], findings: Sequence[str]) -> str:
+    names = [svg.short(layer["name"]) for layer in layers]
+    chart = svg.bar_chart(names, [layer["rate"] for layer in layers], "layer", "spikes per neuron, step")
+    words = "".join(f"<li>{escape(f)}</li>" for f in findings) or "<li>every layer is in good health</li>"
+    return _section("Firing rates", "test images", f"{chart}<ul>{words}</ul>")
+
+
+def _gradients(found: Mapping[str, Any]) -> str:
+    spots = list(range(1, len(found["spikes"]) + 1))
+    series = {name: (spots, found[name]) for name in ("spikes", "weights")}
+    chart = svg.line_chart(series, "layer", "norm of the gradient", log=True)
+    note = "of the loss, at the trained weights; level means neither vanishing nor exploding"
+    return _section("Gradient flow", note, chart)
+
+
+def _membranes(membranes: Mapping[str, Mapping[str, Any]]) -> str:
+    figures = "".join(
+        f"<figure>{svg.histogram(h['edges'], h['density'], 1.0, name)}"
+        f"<figcaption>{escape(svg.short(name))}</figcaption></figure>"
+        for name, h in membranes.items()
+    )
+    note = "before the reset, in thresholds; what lies right of the line fires"
+    return _section("Membrane potentials", note, f'<div class="small">{figures}</div>', "wide")
+
+
+def _operations(done: Mapping[str, Any], timesteps: int) -> str:
+    rows = "".join(
+        f"<tr><td>{escape(svg.short(layer['name']))}</td><td>{layer['fed_by']}</td><td>{_count(layer['effective'])}</td>"
+        f"<td>{_count(layer['dense'])}</td><td>{layer['effective'] / (layer['dense'] * timesteps):.3f}</td></tr>"
+        for layer in done["layers"]
+    )
+    total = (
+        f"<tr><td>additions</td><td></td><td>{_count(done['additions'])}</td><td>{_count(done['dense'])}</td><td></td></tr>"
+        f"<tr><td>multiplications</td><td></td><td>{_count(done['multiplications'])}</td><td>{_count(done['dense'])}</td>"
+        f"<td></td></tr><tr><td>energy</td><td></td><td>{_joule(done['joule'])}</td><td>{_joule(done['dense_joule'])}</td>"
+        "<td></td></tr>"
+    )
+    heads = "".join(f"<th>{h}</th>" for h in ("synapse", "fed by", "with spikes", "without", "share per step"))
+    table = (
+        f'<div class="scroll tall"><table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody>'
+        f"<tfoot>{total}</tfoot></table></div>"
+    )
+    note = (
+        "one image, all timesteps; a spike costs an addition (0.9 pJ), anything else a multiplication with addition "
+        f"(4.6 pJ). Besides: {_count(done['bias'])} additions of biases, {_count(done['neuron_updates'])} neuron "
+        "updates. Memory traffic is left out."
+    )
+    return _section("Operations and energy", note, table, "two")
+
+
+def _network(graph: Sequence[Mapping[str, Any]], layers: Sequence[Mapping[str, Any]]) -> str:
+    rates = {layer["name"].replace(".", "_"): layer["rate"] for layer in layers}
+    note = "every box is a layer of neurons, darker where it fires more; shortcuts are dashed"
+    return _section("The network", note, f'<div class="tall">{svg.network(graph, rates)}</div>')
+
+
+def _reproduce(command: str, environment: Mapping[str, Any]) -> str:
+    body = f"<pre>{escape(command)}</pre><pre>{escape(json.dumps(environment, indent=1))}</pre>"
+    return _section("To do it again", "command and environment", body, "wide")
+
+
+def _count(value: float) -> str:
+    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if value >= size:
+            return f"{value / size:.3g} {unit}"
+    return f"{value:.3g}"
+
+
+def _joule(value: float) -> str:
+    for unit, size in (("mJ", 1e-3), ("uJ", 1e-6), ("nJ", 1e-9)):
+        if value >= size:
+            return f"{value / size:.3g} {unit}"
+    return f"{value / 1e-12:.3g} pJ"

@@ -1,0 +1,73 @@
+"""Pictures by matplotlib: learning curves of a run, and the charts of the paper's figures and tables."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rheobase.extras import need
+from rheobase.report.charts import Chart
+
+# Okabe and Ito's colours, which colour-blind people can tell apart.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+LINES = ("-", "--", ":")
+
+
+def figure(width: float, height: float) -> Any:
+    """An empty figure of matplotlib, in inches."""
+    return need("matplotlib.figure", "a plot").Figure(figsize=(width, height), layout="constrained")
+
+
+def learning_curves(rows: list[dict[str, Any]], path: Path) -> None:
+    """Loss and accuracy by epoch, as a picture."""
+    picture = figure(9, 3.5)
+    losses, accuracies = picture.subplots(1, 2)
+    for axes, names, scale in (
+        (losses, ("loss", "test_loss"), 1),
+        (accuracies, ("train_accuracy", "test_accuracy"), 100),
+    ):
+        for name, label in zip(names, ("training", "test"), strict=True):
+            points = [(row["epoch"], scale * row[name]) for row in rows if name in row]
+            axes.plot(*zip(*points, strict=True), label=label, marker="." if len(points) < 30 else "")
+        axes.set_xlabel("epoch")
+        axes.grid(alpha=0.3)
+        axes.legend()
+    losses.set_ylabel("loss")
+    accuracies.set_ylabel("accuracy, %")
+    picture.savefig(path, dpi=120)
+
+
+def draw(name: str, title: str, charts: Sequence[Chart], folder: Path) -> list[Path]:
+    """One SVG and one PNG of that name in `folder`; none where there is nothing to draw."""
+    if not charts:
+        return []
+    wide = len(charts)
+    picture = figure(5.2 * wide, 4.6)
+    picture.suptitle(title, fontsize=10)
+    for axes, chart in zip(picture.subplots(1, wide, squeeze=False)[0], charts, strict=True):
+        _chart(axes, chart)
+    paths = [folder / f"{name}.{kind}" for kind in ("svg", "png")]
+    for path in paths:
+        picture.savefig(path, dpi=120)
+    return paths
+
+
+def _chart(axes: Any, chart: Chart) -> None:
+    count = len(chart.series)
+    for i, (label, (xs, ys)) in enumerate(chart.series.items()):
+        colour = COLOURS[i % len(COLOURS)]
+        if chart.bars:
+            places = [p + (i - (count - 1) / 2) * 0.8 / count for p in range(len(xs))]
+            axes.bar(places, ys, 0.8 / count, label=label, color=colour)
+        else:
+            axes.plot(xs, ys, label=label, color=colour, marker="." if len(xs) < 30 else "", linestyle=LINES[i % 3])
+    if chart.bars:
+        xs = next(iter(chart.series.values()))[0]
+        words = any(isinstance(x, str) for x in xs)
+        axes.set_xticks(range(len(xs)), xs, rotation=30 if words else 0, ha="right" if words else "center", fontsize=7)
+    if chart.log:
+        axes.set_yscale("log")
+    axes.set(title=chart.title, xlabel=chart.x, ylabel=chart.y)
+    axes.title.set_fontsize(9)
+    axes.grid(alpha=0.3)
+    if any(chart.series):
+        axes.legend(fontsize=7)

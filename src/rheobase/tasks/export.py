@@ -1,0 +1,38 @@
+"""Folded and quantised versions of a trained network: what is needed to write and to judge them."""
+
+import copy
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from rheobase.data import Dataset
+from rheobase.data.feed import as_seen, first_images
+from rheobase.deploy.agreement import Agreement, agreement, record
+from rheobase.deploy.network import Network
+from rheobase.models import SpikingNet
+from rheobase.recipes import Recipe
+from rheobase.train.runs import Run, load_data
+
+CALIBRATION_IMAGES, SAMPLE_IMAGES = 256, 64
+
+
+def calibration_images(dataset: Dataset, recipe: Recipe) -> Tensor:
+    """Training images as the network sees them in use: not augmented, no labels."""
+    n = len(dataset.train)
+    index = torch.arange(min(CALIBRATION_IMAGES, n)) * n // min(CALIBRATION_IMAGES, n)  # from everywhere
+    return as_seen(dataset, recipe, dataset.train, index, torch.float64)[0]
+
+
+def precisions(run: Run, data: Path | None, model: SpikingNet, network: Network) -> dict[str, Agreement]:
+    """How far the folded network agrees with the trained one (in float64) on test images, by its precision."""
+    recipe = run.recipe()
+    dataset, timesteps = load_data(recipe, data), recipe.timesteps
+    x, _ = first_images(dataset, recipe, SAMPLE_IMAGES, torch.float64)
+    expected = record(copy.deepcopy(model).double(), x, timesteps)
+    return {
+        str(dtype).removeprefix("torch."): agreement(
+            expected, record(copy.deepcopy(network).to(dtype), x.to(dtype), timesteps)
+        )
+        for dtype in (torch.float32, torch.bfloat16)
+    }

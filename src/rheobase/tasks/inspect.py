@@ -1,0 +1,228 @@
+"""Everything there is to see inside a run, as plain data: what `analyze` prints and `report` draws."""
+
+import copy
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rheobase.analysis.activity import activity, findings
+from rheobase.analysis.distributions import histogram, potentials
+from rheobase.analysis.isometry import isometry
+from rheobase.analysis.operations import operations
+from rheobase.analysis.sizes import default_input
+from rheobase.analysis.somas import observable, settle, somas
+from rheobase.data import SIMULATED
+from rheobase.data.feed import first_images
+from rheobase.deploy import fold
+from rheobase.deploy.network import LIF, Network
+from rheobase.models import SpikingNet, build
+from rheobase.nn import Soma, watched
+from rheobase.recipes import RECIPES, Recipe
+from rheobase.tasks.gradients import gradient_norms
+from rheobase.train.runs import Run, load_data, load_network
+
+BATCH, FEW, SAMPLES, NEURONS = 32, 8, 6, 8
+
+
+def inspect_run(folder: Path, *, data: Path | None = None, images: int = 360) -> dict[str, Any]:
+    """Measure the trained network of a run on its first test images."""
+    run = Run(folder)
+    recipe, network = run.recipe(), load_network(folder).float()
+    description = run.data()
+    x, labels = first_images(load_data(recipe, data), recipe, images, torch.float32)
+    few = _first(x, FEW)
+    folded = fold(network)
+    layers = activity(network, _batches(x), recipe.timesteps)
+    counted = operations(folded, few, recipe.timesteps if x.ndim == 4 else None)
+    logits = _logits(network, x, _longest(recipe.timesteps, x))
+    additions, multiplications = counted.count()
+    return {
+        "folder": folder.name,
+        "recipe": asdict(recipe),
+        "simulated": recipe.data in SIMULATED,
+        "command": _command(recipe),
+        "classes": list(description["classes"]),
+        "environment": run.read("environment.json"),
+        "rows": run.rows(),
+        "images": len(labels),
+        "confusion": _confusion(logits[: recipe.timesteps].mean(0).argmax(1), labels, len(description["classes"])),
+        "accuracy_by_timesteps": [
+            float((logits[:t].mean(0).argmax(1) == labels).double().mean()) for t in range(1, len(logits) + 1)
+        ],
+        "layers": [asdict(layer) | {"rate": layer.rate, "spikes": layer.spikes} for layer in layers],
+        "findings": findings(layers),
+        "membranes": _membranes(network, few, recipe.timesteps),
+        "operations": {
+            "layers": [asdict(layer) for layer in counted.layers],
+            "dense": counted.dense,
+            "additions": additions,
+            "multiplications": multiplications,
+            "bias": sum(layer.bias for layer in counted.layers),
+            "neuron_updates": counted.neuron_updates,
+            "joule": counted.energy(),
+            "dense_joule": counted.dense_energy(),
+        },
+        # of a copy: training mode moves the running statistics
+        "gradients": asdict(gradient_norms(copy.deepcopy(network), [(few, labels[:FEW])], recipe.timesteps, lr=0.0)),
+        "graph": _graph(folded, few[..., :1, :, :, :], recipe.timesteps),
+        "samples": _samples(network, x, labels, logits[: recipe.timesteps], description, recipe.timesteps),
+    }
+
+
+def inspect_network(name: str, *, images: int = 8, timesteps: int = 2, probes: int = 2) -> dict[str, Any]:
+    """Will this train? Isometry, gradient norms and firing rates of an untrained network, on noise."""
+    torch.manual_seed(0)
+    network = build(name)
+    channels, size, _ = default_input(name)
+    size = min(size, 64)  # networks for larger images take any size
+    x, labels = torch.randn(images, channels, size, size), torch.arange(images)
+    settle(network, x, timesteps)
+    blocks = isometry(network, x, timesteps, probes=probes)
+    layers = activity(network, [x], timesteps)
+    gradients = gradient_norms(network, [(x, labels)], timesteps, lr=0.0)
+    phis = [sum(e.phi for e in block.steps) / len(block.steps) for block in blocks]
+    return {
+        "network": name,
+        "blocks": [asdict(block) for block in blocks],
+        "layers": [asdict(layer) | {"rate": layer.rate} for layer in layers],
+        "gradients": asdict(gradients),
+        "findings": [*findings(layers), *_verdict(phis, gradients.spike_ratio)],
+    }
+
+
+def _verdict(phis: list[float], ratio: float) -> list[str]:
+    product = torch.tensor(phis).log().sum().exp().item()
+    trend = "keeps its size" if 0.1 < product < 10 else "shrinks" if product <= 0.1 else "grows"
+    return [
+        f"phi is {min(phis):.2f} to {max(phis):.2f} per block: over {len(phis)} blocks the squared gradient {trend} "
+        f"(factor {product:.2g})",
+        f"the gradient in the first layer is {ratio:.2g} times that in the last: "
+        + ("this will train" if 1e-3 < ratio < 1e3 else "this will be hard to train"),
+    ]
+
+
+def _command(recipe: Recipe) -> str:
+    """What trains this recipe: its name, and the settings that were changed."""
+    known = RECIPES[recipe.name]() if recipe.name in RECIPES else None
+    settings = [
+        f"--set {key}={str(value).lower() if isinstance(value, bool) else value}"
+        for key, value in asdict(recipe).items()
+        if key != "name" and (known is None or getattr(known, key) != value)
+    ]
+    return " ".join(["rheobase train", recipe.name, *settings])
+
+
+def _first(x: Tensor, count: int) -> Tensor:
+    return x[:count] if x.ndim == 4 else x[:, :count]
+
+
+def _batches(x: Tensor) -> tuple[Tensor, ...]:
+    return x.split(BATCH, dim=x.ndim - 4)
+
+
+def _longest(timesteps: int, x: Tensor) -> int:
+    return min(2 * timesteps, timesteps + 4) if x.ndim == 4 else len(x)
+
+
+@torch.no_grad()
+def _logits(network: SpikingNet, x: Tensor, timesteps: int) -> Tensor:
+    """[T, N, K]; the first t steps are those of a run with t steps, since nothing looks ahead."""
+    return torch.cat([network(part, timesteps) for part in _batches(x)], dim=1)
+
+
+def _confusion(predicted: Tensor, labels: Tensor, classes: int) -> list[list[int]]:
+    return torch.bincount(labels * classes + predicted, minlength=classes**2).view(classes, classes).tolist()
+
+
+@torch.no_grad()
+def _membranes(network: SpikingNet, x: Tensor, timesteps: int) -> dict[str, Any]:
+    """Histogram of the potential of every layer, from -4 to 4 thresholds."""
+    law = observable(network).eval()
+    found: dict[str, Any] = {}
+
+    for name, soma in somas(law).items():
+
+        def see(current: Tensor, name: str = name, decay: float = soma.decay, v_th: float = soma.v_th) -> Tensor:
+            u = potentials(current, decay=decay, v_th=v_th) / v_th
+            found[name] = asdict(histogram(u, -4, 4, bins=40))
+            return current
+
+        soma.observe = see
+    law(x, timesteps if x.ndim == 4 else None)
+    return found
+
+
+@torch.no_grad()
+def _graph(network: Network, x: Tensor, timesteps: int) -> list[dict[str, Any]]:
+    """The layers of neurons (and the logits) with the layers that feed them, shapes and synapses."""
+    shapes = {name: list(value.shape[2:]) for name, value in network.run(x, timesteps if x.ndim == 4 else None)}
+    last = list(network.nodes)[-1]
+    graph = []
+    for name, node in network.nodes.items():
+        if isinstance(node, LIF) or name == last:
+            starts = network.inputs[name] if isinstance(node, LIF) else (name,)
+            routes = [_route(network, source) for source in starts]
+            graph.append({"name": name, "shape": shapes[name], "routes": routes})
+    return graph
+
+
+def _route(network: Network, name: str) -> dict[str, str]:
+    """From a synapse back to the neurons that feed it, and the kind of the synapse."""
+    kind = ""
+    while name != "input" and not isinstance(network.nodes[name], LIF):
+        node = network.nodes[name]
+        if isinstance(node, torch.nn.Conv2d):
+            kind = f"conv {'x'.join(map(str, node.kernel_size))}" + (
+                f" /{node.stride[0]}" if node.stride[0] > 1 else ""
+            )
+        elif not isinstance(node, torch.nn.Flatten):
+            word = {"AvgPool2d": "pool", "AdaptiveAvgPool2d": "pool", "Linear": "fc", "Scale": "scale"}
+            kind = f"{word[type(node).__name__]}{', ' + kind if kind else ''}"
+        (name,) = network.inputs[name]
+    return {"source": name, "kind": kind}
+
+
+@torch.no_grad()
+def _samples(
+    network: SpikingNet, x: Tensor, labels: Tensor, logits: Tensor, description: dict[str, Any], timesteps: int
+) -> list[dict[str, Any]]:
+    """A few images, half of them misclassified where there are such, with the spikes of some neurons."""
+    right = logits.mean(0).argmax(1) == labels
+    wrong = (~right).nonzero().flatten()[: SAMPLES // 2].tolist()
+    chosen = wrong + right.nonzero().flatten()[: SAMPLES - len(wrong)].tolist()
+    spikes: dict[str, Tensor] = {}
+    layers = {name: module for name, module in network.named_modules() if isinstance(module, Soma)}
+    picked = x[chosen] if x.ndim == 4 else x[:, chosen]
+    with watched(network, layers, spikes.__setitem__):
+        network(picked, timesteps if x.ndim == 4 else None)
+    mean, std = (torch.tensor(description[key]).view(-1, 1, 1) for key in ("mean", "std"))
+    samples = []
+    for i, image in enumerate(chosen):
+        shown = picked[i] if x.ndim == 4 else picked[:, i].mean(0)
+        pixels = (shown * std + mean).round().clamp(0, 255).to(torch.uint8)
+        raster = {}
+        for name, s in spikes.items():
+            own = s[:, i].flatten(1)
+            raster[name] = own[:, _telling(own)].T.int().tolist()
+        samples.append(
+            {
+                "label": int(labels[image]),
+                "probabilities": logits[:, image].mean(0).softmax(0).tolist(),
+                "pixels": pixels.tolist(),
+                "raster": raster,
+            }
+        )
+    return samples
+
+
+def _telling(spikes: Tensor) -> Tensor:
+    """Neurons of spikes [T, n] from everywhere in the layer, those that fire now and then before all others."""
+    rate = spikes.mean(0)
+    candidates = ((rate > 0) & (rate < 1)).nonzero().flatten()
+    if len(candidates) < NEURONS:
+        candidates = rate.argsort(descending=True, stable=True)[:NEURONS]
+    places = torch.linspace(0, len(candidates) - 1, min(NEURONS, len(candidates))).round().long()
+    return candidates[places]

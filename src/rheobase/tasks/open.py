@@ -1,0 +1,68 @@
+"""The network behind a path: of a run, in a file, or one that comes with the package; and what it was trained on."""
+
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rheobase.deploy import shipped
+from rheobase.deploy.folding import fold
+from rheobase.deploy.formats import native, nir, onnx
+from rheobase.deploy.network import Network
+from rheobase.models import SpikingNet
+from rheobase.recipes import Recipe
+from rheobase.train.runs import Run, load_network
+
+
+def folded(run: Run) -> tuple[SpikingNet, Network]:
+    """The trained network of a run, and its folded version, which knows what it was trained on."""
+    model = load_network(run.folder)
+    network = fold(model)
+    network.info.update(describe(run))
+    return model, network
+
+
+def describe(run: Run) -> dict[str, Any]:
+    recipe = run.recipe()
+    data = run.data()
+    return {
+        "recipe": asdict(recipe),
+        "network": recipe.network,
+        "data": recipe.data,
+        "timesteps": recipe.timesteps,
+        "shape": [data["channels"], data["size"], data["size"]],
+        "classes": list(data["classes"]),
+        "mean": data["mean"],
+        "std": data["std"],
+    }
+
+
+def recipe_of(network: Network | onnx.Session) -> Recipe:
+    """What a deployed network was trained by."""
+    if "recipe" not in network.info:
+        raise ValueError("this network does not say its recipe; export it again from its run")
+    return Recipe.of(network.info["recipe"], "this network")
+
+
+def input_dtype(network: Network | onnx.Session) -> torch.dtype:
+    return next(network.parameters()).dtype if isinstance(network, Network) else torch.float32
+
+
+def open_file(path: Path) -> Network | onnx.Session:
+    """The network in a file that `fold` or `export` wrote."""
+    readers: dict[str, Callable[[Path], Network | onnx.Session]] = {
+        ".safetensors": native.load,
+        ".nir": nir.load,
+        ".onnx": onnx.Session,
+    }
+    if path.suffix not in readers:
+        raise ValueError(f"{path}: expected a file that ends in {', '.join(readers)}")
+    return readers[path.suffix](path)
+
+
+def open_network(source: Path) -> Network | onnx.Session:
+    """The folded network of a run, the network in a file, or the one of that name that comes with the package."""
+    found = shipped.find(source)
+    return folded(Run(found))[1] if found.is_dir() else open_file(found)

@@ -1,0 +1,142 @@
+"""Runs and files side by side: what a trained network and its deployed versions do on real data."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from rheobase.data.feed import Feed, first_images
+from rheobase.deploy import nirfile
+from rheobase.deploy.agreement import Agreement, Record, agreement, record
+from rheobase.deploy.network import Network
+from rheobase.deploy.simulate import Operations, simulate
+from rheobase.functional import readout
+from rheobase.tasks.open import describe, open_file
+from rheobase.train.runs import Run, load_data, load_network
+
+LOSS, LOSS_INT8 = 0.0005, 0.003  # of accuracy
+SAME_PREDICTIONS = 0.99
+SAME_LOGITS = 1e-4  # float32 weights, run in double precision
+
+Batch = tuple[Tensor, Tensor]
+Forward = Callable[..., Tensor]  # (x, timesteps) -> logits [T, N, K]
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What was found when a file was run against the network it came from."""
+
+    agreement: Agreement  # on the first images, in double precision where the file allows it
+    logits: float  # largest difference, in parts of the largest logit
+    trained: float  # accuracy on all test images
+    deployed: float
+    integer: bool
+    simulation: "Comparison | None"
+
+    @property
+    def simulated_alike(self) -> bool:
+        found = self.simulation
+        return found is None or (found.different == 0 and found.logits <= SAME_LOGITS)
+
+    @property
+    def passed(self) -> bool:
+        if not self.simulated_alike:
+            return False
+        if self.integer:
+            return self.trained - self.deployed <= LOSS_INT8
+        return abs(self.trained - self.deployed) <= LOSS and self.agreement.predictions >= SAME_PREDICTIONS
+
+    @property
+    def verdict(self) -> str:
+        if not self.passed:
+            only_rounded = self.integer and self.simulated_alike
+            return "less accurate than the trained network" if only_rounded else "NOT the same network"
+        same_spikes = self.agreement.layers and not any(self.agreement.layers.values())
+        if same_spikes and self.logits <= SAME_LOGITS:
+            return "the same network, spike for spike"
+        return "as accurate as the trained network"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The reference simulator against the file's network as read by torch."""
+
+    images: int
+    different: int  # spikes
+    logits: float  # largest difference, in parts of the largest logit
+    operations: Operations  # of all nodes, per image
+
+
+@torch.no_grad()
+def accuracy(forward: Forward, batches: Iterable[Batch], timesteps: int) -> float:
+    correct = total = 0
+    for x, labels in batches:
+        predicted = readout(forward(x, timesteps)).argmax(1)
+        correct += int((predicted.to(labels.device) == labels).sum())
+        total += len(labels)
+    return correct / total
+
+
+def verify(
+    path: Path,
+    run: Run,
+    *,
+    data: Path | None,
+    images: int,
+    simulated: int,
+    device: torch.device,
+    trained: float | None = None,
+) -> Verification:
+    """Run the file at `path` against the trained network of `run`: `images` of them in detail, all for accuracy.
+
+    That of the trained network is measured too, unless it is known.
+    """
+    network, model = open_file(path), load_network(run.folder)
+    recipe, description = run.recipe(), describe(run)
+    timesteps = recipe.timesteps
+    for key in ("network", "shape", "classes", "timesteps", "mean", "std"):
+        if network.info.get(key) != description[key]:
+            raise ValueError(f"{path} is of another {key} than {run.folder}; give the run that it was exported from")
+    dataset = load_data(recipe, data)
+    simulation = None
+
+    x, _ = first_images(dataset, recipe, images, torch.float64)
+    expected = record(model.double(), x, timesteps)
+    if isinstance(network, Network):
+        own = record(network.double(), x, timesteps)
+        if path.suffix == ".nir" and simulated:
+            simulation = _simulation(nirfile.read(path), own, x, timesteps, min(simulated, x.shape[-4]))
+    else:  # ONNX keeps its spikes to itself
+        expected, own = Record({}, expected.logits), Record({}, network(x, timesteps).double())
+
+    dtype = torch.float64 if network.integer else torch.float32
+    deployed = network.to(device, dtype) if isinstance(network, Network) else network
+    where = device if isinstance(network, Network) else torch.device("cpu")
+    if trained is None:
+        trained = accuracy(
+            model.to(device, torch.float32), Feed(dataset, recipe, device, torch.float32).testing(), timesteps
+        )
+    own_accuracy = accuracy(deployed, Feed(dataset, recipe, where, dtype).testing(), timesteps)
+    logits = _difference(expected.logits, own.logits)
+    return Verification(agreement(expected, own), logits, trained, own_accuracy, network.integer, simulation)
+
+
+def _difference(expected: Tensor, found: Tensor) -> float:
+    """The largest one of the logits, in parts of the largest of these."""
+    return ((expected - found).abs().max() / expected.abs().max().clamp(min=1e-30)).item()
+
+
+def _simulation(graph: nirfile.Graph, own: Record, x: Tensor, timesteps: int, images: int) -> Comparison:
+    different, total, logits = 0, Operations(), []
+    for i in range(images):
+        result = simulate(graph, x[i].numpy(), timesteps) if x.ndim == 4 else simulate(graph, x[:, i].numpy())
+        for name, spikes in result.spikes.items():
+            different += int((torch.from_numpy(spikes).flatten(1) != own.spikes[name][:, i]).sum())
+        logits.append(torch.from_numpy(result.logits))
+        for done in result.operations.values():
+            total.additions += done.additions
+            total.multiplications += done.multiplications
+    per_image = Operations(total.additions // images, total.multiplications // images)
+    return Comparison(images, different, _difference(own.logits[:, :images], torch.stack(logits, 1)), per_image)

@@ -1,0 +1,147 @@
+"""Memory of a training step, predicted without a GPU and without computing anything.
+
+The step itself runs on fake tensors, which have shapes but no memory, while every storage that comes and goes is
+counted. What no tensor shows is a round number: workspaces of convolutions here, CUDA itself in `RESERVED_GIB`.
+"""
+
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from rheobase.kernels import fused
+from rheobase.recipes import Recipe
+from rheobase.train.runs import network_for
+from rheobase.train.step import DTYPES, make_optimizer, make_step
+
+RESERVED_GIB = 1.0  # of a GPU's memory, for CUDA itself and gaps between allocations
+WORKSPACE = 240 * 2**20  # of cuDNN and cuBLAS: steps were seen to take 50 to 360 MiB on an H200
+CPU = torch.device("cpu")
+BLOCK = 512  # the CUDA allocator hands out multiples of this
+# classes, channels, size (0: that of the recipe), whether samples are sequences
+DATA = {
+    "digits": (10, 1, 8, False),
+    "cifar10": (10, 3, 32, False),
+    "cifar100": (100, 3, 32, False),
+    "imagenet": (1000, 3, 0, False),
+    "folder": (10, 3, 0, False),
+    "dvsgesture": (11, 2, 32, True),
+    "dvscifar10": (10, 2, 42, True),
+    "dvscifar10-simulated": (10, 2, 42, True),
+    "nmnist": (10, 2, 34, True),
+    "digits-dvs": (10, 2, 16, True),
+    "mnist": (10, 1, 28, False),
+    "fashion-mnist": (10, 1, 28, False),
+}
+
+
+def peak_bytes(recipe: Recipe, batch: int) -> int:
+    """The most memory that a training step of `batch` images takes at one time on one GPU."""
+    return tensor_bytes(recipe, batch) + WORKSPACE
+
+
+def tensor_bytes(recipe: Recipe, batch: int) -> int:
+    """The part of `peak_bytes` that tensors take."""
+    if recipe.data not in DATA:
+        raise ValueError(f"the shape of data set '{recipe.data}' is not known; choose one of {', '.join(DATA)}")
+    classes, channels, size, sequences = DATA[recipe.data]
+    size = size or recipe.image_size
+    shape = (batch, channels, size, size)
+    dtype = DTYPES.get(recipe.precision, torch.float32)
+    data = {"classes": range(classes), "channels": channels, "size": size}
+    with _bodiless_kernels(), FakeTensorMode(), _Storages() as storages:
+        with _default_dtype(dtype):  # fake parameters cannot be converted afterwards
+            network = network_for(recipe, data)
+            average = network_for(recipe, data) if recipe.average else None
+        optimizer = make_optimizer(network, recipe, CPU)
+        scaler = torch.amp.GradScaler("cpu", enabled=False)
+        step = make_step(network, optimizer, scaler, recipe, recipe.timesteps, average)
+        images = torch.empty(recipe.timesteps, *shape, dtype=dtype) if sequences else torch.empty(shape, dtype=dtype)
+        labels = torch.empty(batch, dtype=torch.long)
+        step(images, labels)  # makes the optimiser's state
+        storages.peak = 0
+        step(images, labels)
+    return storages.peak
+
+
+def largest_batch(recipe: Recipe, memory_bytes: int) -> int:
+    """The largest batch whose peak fits; 0 if not even two images do."""
+    few, batch = 2, 64
+    at_few = peak_bytes(recipe, few)
+    for _ in range(4):  # memory is nearly, not quite, proportional to the batch
+        per_image = (peak_bytes(recipe, batch) - at_few) / (batch - few)
+        better = int(few + (memory_bytes - at_few) / per_image)
+        if better <= few or better == batch:
+            break
+        batch = better
+    return better if better >= few else 0
+
+
+def modes(recipe: Recipe) -> Iterator[Recipe]:
+    """The recipe in every memory mode."""
+    for memory in ("speed", "packed", "recompute"):
+        yield replace(recipe, memory=memory)
+
+
+class _Storages(TorchDispatchMode):
+    """Counts the bytes of all storages that are alive."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.live = self.peak = 0
+        self.seen: weakref.WeakKeyDictionary[Any, None] = weakref.WeakKeyDictionary()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for leaf in tree_leaves(result):
+            if isinstance(leaf, Tensor):
+                self._count(leaf.untyped_storage())
+        return result
+
+    def _count(self, storage: torch.UntypedStorage) -> None:
+        if storage in self.seen:
+            return
+        size = -(-storage.nbytes() // BLOCK) * BLOCK
+        self.seen[storage] = None
+        self.live += size
+        self.peak = max(self.peak, self.live)
+        weakref.finalize(storage, self._forget, size)
+
+    def _forget(self, size: int) -> None:
+        self.live -= size
+
+
+def _backward_inputs(grad: Tensor, xs: list[Tensor], *rest: Any, disposable: Any = ()) -> list[Tensor]:
+    return [
+        x if i in disposable and not fused.is_static(x) else fused.empty_like_sequence(fused.one_step_if_static(x))
+        for i, x in enumerate(xs)
+    ]
+
+
+@contextmanager
+def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+@contextmanager
+def _bodiless_kernels() -> Iterator[None]:
+    """Kernels that are called directly, not as operators with a fake of their own, only allocate their results."""
+    before = fused._backend
+    fused._backend = lambda name: SimpleNamespace(backward_inputs=_backward_inputs)  # type: ignore[assignment,return-value]
+    try:
+        yield
+    finally:
+        fused._backend = before

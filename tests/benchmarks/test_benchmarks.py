@@ -1,0 +1,133 @@
+"""The benchmarks' own machinery, at a toy size: what is compared, what is reported, what is skipped."""
+
+import json
+from functools import partial
+from io import StringIO
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+
+from benchmarks import loop, soma, step
+from benchmarks.contenders import CONTENDERS, FLOOR, Contender, Setting, difference_from_law, synapses
+from benchmarks.measure import play_round, prepare
+from benchmarks.peers import Unavailable
+from rheobase import recipes
+
+SMALL = Setting(timesteps=3, batch=5, device="cpu", network="resnet8", image_size=8)
+
+
+def altered(setting: Setting, **neuron: float) -> Any:
+    net = setting.build(**neuron)
+    return net, partial(net, timesteps=setting.timesteps)
+
+
+@pytest.mark.parametrize("name", [FLOOR, *CONTENDERS])
+def test_contender_trains_and_is_what_it_claims(name):
+    if "compiled" in name:
+        pytest.skip("needs a compiler and minutes")
+    try:
+        trial = prepare(name, SMALL)
+    except Unavailable as reason:
+        pytest.skip(str(reason))
+    trial.repeats = 1
+    assert play_round(trial, "cpu")["seconds"] > 0
+    assert name == FLOOR or trial.facts["peak_bytes"] > 0
+
+
+def test_check_against_the_law_sees_other_neurons():
+    leakier = Contender("", partial(altered, decay=0.3), same="spikes")
+    assert difference_from_law(leakier, SMALL) > 1e-2
+
+
+def test_check_against_the_law_sees_other_gradients():
+    narrow = partial(altered, width=0.6)
+    assert difference_from_law(Contender("", narrow, same="spikes"), SMALL) < 1e-9
+    assert difference_from_law(Contender("", narrow, same="gradients"), SMALL) > 1e-2
+
+
+def test_a_network_of_other_size_is_refused(monkeypatch):
+    wider = Contender("", lambda setting: altered(setting, num_classes=11))
+    monkeypatch.setitem(CONTENDERS, "wider", wider)
+    with pytest.raises(AssertionError, match="78139 parameters instead of 78074"):
+        prepare("wider", SMALL)
+
+
+def test_floor_holds_every_synapse_at_its_shape():
+    found = [(type(layer).__name__, list(x), list(y)) for layer, x, y in synapses(SMALL)]
+    assert found[0] == ("Conv2d", [5, 3, 8, 8], [5, 16, 8, 8])  # a static image: once, not T times
+    assert found[3] == ("Conv2d", [15, 16, 8, 8], [15, 32, 4, 4])
+    assert found[-1] == ("Linear", [15, 64], [15, 10])
+    assert len(found) == 1 + 2 + 3 + 3 + 1
+
+
+def test_comparison_reports_and_names_who_is_skipped():
+    quiet = Console(quiet=True)
+    *_, run = step.compare([FLOOR, "loop", "relu-graph"], SMALL, 1, quiet)
+    run = json.loads(json.dumps(run))
+    assert run["skipped"] == {"relu-graph": "needs a GPU"}
+    loop = run["results"]["loop"]
+    assert loop["us_lowest"] <= loop["us_per_image_timestep"] <= loop["us_highest"]
+    assert loop["parameters"] == 78074
+    floor = run["results"][FLOOR]["us_per_image_timestep"]
+    assert loop["ratio_to_floor"] == pytest.approx(loop["us_per_image_timestep"] / floor)
+    assert loop["images_per_second"] == pytest.approx(1e6 / (3 * loop["us_per_image_timestep"]))
+    page = StringIO()
+    console = Console(file=page, width=160)
+    console.print(step.step_table(run))
+    assert "plain PyTorch, loop over time" in page.getvalue()
+    console.print(step.sweep_table([run], [FLOOR, "loop", "relu-graph"]))
+    assert "skipped" in page.getvalue()
+
+
+def test_a_process_that_dies_is_an_answer_too():
+    worker = step.Worker("loop", SMALL)
+    worker.process.kill()
+    assert worker.ask("prepare") == {"error": "the process ended with code -9"}
+    worker.stop()
+
+
+def test_disturbed_rounds_do_not_count():
+    worker = step.Worker.__new__(step.Worker)
+    worker.setting, worker.facts = SMALL, {}
+    worker.rounds = [{"seconds": s, "disturbed": s > 2} for s in (1.5, 9.0, 1.8, 1.2)]
+    result = worker.result(floor=1.0)
+    assert result["us_per_image_timestep"] == pytest.approx(1.5e6 / 15)
+    assert (result["rounds"], result["disturbed_rounds"], result["ratio_to_floor"]) == (3, 1, 1.5)
+    assert not result["only_disturbed"]
+
+
+def test_sweep_over_timesteps_keeps_the_work():
+    settings = step.swept(Setting(4, 256, "cuda"), "timesteps")
+    assert [(s.timesteps, s.batch) for s in settings] == [
+        (1, 1024), (2, 512), (4, 256), (6, 171), (8, 128), (16, 64), (40, 26)
+    ]  # fmt: skip
+    assert [s.batch for s in step.swept(Setting(4, 256, "cuda"), "batch")] == [32, 64, 128, 256, 512]
+
+
+def test_soma_counts_the_fewest_bytes():
+    found = soma.shapes(SMALL)
+    assert sum(found.values()) == 1 + 2 * 3
+    static = soma.Shape((3, 5, 16, 8, 8), branches=1, static=True)
+    double = soma.Shape((3, 5, 32, 4, 4), branches=2, static=False)
+    assert found[static] == found[double] == 1
+    one_step, whole = 4 * 5 * 16 * 8 * 8, 4 * 3 * 5 * 32 * 4 * 4
+    sizes = {name: size for name, (size, _) in soma.steps(static, SMALL, "cpu").items()}
+    assert sizes["statistics"] == one_step
+    assert sizes["backward_inputs"] == one_step * (1 + 3 + 1)
+    calls = soma.steps(double, SMALL, "cpu")
+    assert {name: size // whole for name, (size, _) in calls.items()} == {
+        "statistics": 2, "forward": 3, "backward_sums": 3, "backward_inputs": 5
+    }  # fmt: skip
+    assert calls["forward"][1]().shape == torch.Size([3, 5, 32, 4, 4])
+
+
+def test_the_loop_beside_its_bare_step():
+    recipe = recipes.get("demo").changed(["epochs=3", "batch_size=512", "timesteps=1"])
+    found = json.loads(json.dumps(loop.measure(recipe, None, torch.device("cpu"), steps=1)))
+    bare, (_, *epochs) = found["bare_step_seconds"], found["epoch_seconds"]
+    share = sum(epochs) / 2 / (1438 / 512 * (bare["before"] + bare["after"]) / 2)
+    assert found["overhead_percent"] == pytest.approx(100 * (share - 1))
+    assert found["evaluation_seconds"] > 0
+    assert found["checkpoint_seconds"] > 0

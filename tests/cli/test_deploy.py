@@ -1,0 +1,216 @@
+"""The commands on a small run: fold, export, verify, predict."""
+
+import shutil
+
+import numpy as np
+import pytest
+import torch
+import typer
+from typer.testing import CliRunner
+
+from rheobase import recipes
+from rheobase.cli.deploy import deploy, register
+from rheobase.data import load
+from rheobase.data.feed import first_images
+from rheobase.train import checkpoint
+from rheobase.train.runs import Run
+from tests.deploy.networks import randomise
+
+pytest.importorskip("nir", reason="the extra rheobase[nir] is not installed")
+pytest.importorskip("onnxruntime", reason="the extra rheobase[onnx] is not installed")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "digits"
+    run = Run.create(folder, recipes.get("demo").changed(["timesteps=2"]), load("digits"), torch.device("cpu"))
+    network = randomise(run.network(), 8).float()
+    checkpoint.save(run.checkpoints, 1, {"weights": network.state_dict()}, {})
+    return folder
+
+
+def call(*arguments):
+    app = typer.Typer(pretty_exceptions_enable=False)
+    register(app)
+    result = CliRunner().invoke(app, [str(a) for a in arguments])
+    if isinstance(result.exception, ValueError):
+        raise result.exception
+    return result
+
+
+def test_fold_and_verify(run):
+    result = call("fold", run)
+    assert result.exit_code == 0, result.output
+    assert "body_2_soma2" in result.output
+    result = call("verify", run / "folded.safetensors", run, "--images", 4)
+    assert result.exit_code == 0, result.output
+    assert "verdict: the same network, spike for spike" in result.output
+
+
+@pytest.mark.parametrize(
+    ("options", "name", "words"),
+    [
+        (["--to", "nir"], "network.nir", "spike for spike"),
+        (["--to", "nir", "--form", "portable"], "network-portable.nir", "0 spikes differ on 1 image"),
+        (["--to", "onnx"], "network.onnx", "as accurate as the trained network"),
+    ],
+)
+def test_export_and_verify(run, options, name, words):
+    assert call("export", run, *options).exit_code == 0
+    result = call("verify", run / name, run, "--images", 4)
+    assert result.exit_code == 0, result.output
+    assert words in result.output
+
+
+def test_deploy_in_few_words(run, capsys):
+    deploy(run)
+    words = " ".join(capsys.readouterr().out.split())
+    assert "network.nir: 0.0000 % of spikes differ at most" in words
+    assert "the same network, spike for spike" in words
+
+
+def test_int8_is_exact_in_the_simulator(run):
+    assert call("export", run, "--to", "nir", "--int8").exit_code == 0
+    output = call("verify", run / "network-int8.nir", run, "--images", 4).output
+    assert "0 spikes differ on 1 image" in output  # random weights: nothing is said about the accuracy
+
+
+def test_a_changed_file_is_found_out(run, tmp_path):
+    from rheobase.deploy.formats import native
+
+    call("fold", run, "--out", tmp_path / "net.safetensors")
+    network = native.load(tmp_path / "net.safetensors")
+    network.nodes["head_decode"].bias[3] += 100
+    native.save(network, tmp_path / "net.safetensors")
+    result = call("verify", tmp_path / "net.safetensors", run, "--images", 4)
+    assert result.exit_code == 1
+    assert "NOT the same network" in result.output
+
+
+def test_other_logits_are_not_the_same_network(run, tmp_path):
+    from rheobase.deploy.formats import native
+
+    call("fold", run, "--out", tmp_path / "net.safetensors")
+    network = native.load(tmp_path / "net.safetensors")
+    with torch.no_grad():
+        for parameter in network.nodes["head_decode"].parameters():
+            parameter *= 7
+    native.save(network, tmp_path / "net.safetensors")
+    output = call("verify", tmp_path / "net.safetensors", run, "--images", 4).output
+    assert "verdict: as accurate as the trained network" in output
+
+
+def test_more_images_than_a_batch_has(run):
+    assert len(first_images(load("digits"), Run(run).recipe(), 300, torch.float32)[0]) == 300
+
+
+def test_a_file_of_others_is_not_overwritten(run, tmp_path, monkeypatch):
+    call("export", run, "--to", "nir")
+    monkeypatch.chdir(tmp_path)
+    call("export", run / "network.nir", "--to", "nir")
+    with pytest.raises(ValueError, match=r"^network\.nir is there already; choose another file with --out"):
+        call("export", run / "network.nir", "--to", "nir")
+    for wrong in ("net.txt", "nowhere/net.nir"):
+        with pytest.raises(ValueError, match=f"^{wrong}: "):
+            call("export", run, "--to", "nir", "--out", wrong)
+    with pytest.raises(ValueError, match="an ONNX file has no form 'portable'"):
+        call("export", run, "--to", "onnx", "--form", "portable")
+
+
+def test_a_picture_that_cannot_be_read_costs_itself(run, tmp_path):
+    np.save(tmp_path / "b.npy", load("digits").test.images[5].numpy())
+    (tmp_path / "a.npy").write_bytes(b"nothing")
+    with pytest.raises(ValueError, match="1 of 2 images could not be read"):
+        call("predict", run, tmp_path)
+
+
+def test_a_file_of_another_run_is_refused(run, tmp_path):
+    from rheobase.deploy.formats import native
+
+    call("fold", run, "--out", tmp_path / "net.safetensors")
+    network = native.load(tmp_path / "net.safetensors")
+    network.info["classes"] = ["cat", "dog"]
+    native.save(network, tmp_path / "net.safetensors")
+    with pytest.raises(ValueError, match="of another classes than"):
+        call("verify", tmp_path / "net.safetensors", run)
+
+
+def test_predict_from_run_and_files(run, tmp_path):
+    image = load("digits").test.images[5].numpy()
+    np.save(tmp_path / "five.npy", image)
+    for options in (["--to", "nir"], ["--to", "onnx"], ["--to", "nir", "--int8"]):
+        call("export", run, *options)
+    call("fold", run)
+    sources = [run, *(run / n for n in ("folded.safetensors", "network.nir", "network.onnx", "network-int8.nir"))]
+    rows = []
+    for source in sources:
+        result = call("predict", source, tmp_path / "five.npy", "--top", 2)
+        assert result.exit_code == 0, result.output
+        rows.append([line.split(": ")[1] for line in result.output.splitlines()])
+    assert all(row == rows[0] for row in rows[:4])  # int8 may differ
+    assert len(rows[4]) == 1
+
+
+def test_predict_pictures_in_a_folder(run, tmp_path):
+    image = pytest.importorskip("PIL.Image", reason="the extra rheobase[images] is not installed")
+    pixels = load("digits").test.images[:2, 0].numpy()
+    for i, p in enumerate(pixels):
+        image.fromarray(p).save(tmp_path / f"{i}.png")
+        np.save(tmp_path / f"{i}.npy", p)
+    result = call("predict", run, tmp_path)
+    lines = [line.split(": ")[1] for line in result.output.splitlines()]
+    assert len(lines) == 4
+    assert lines[0] == lines[1]  # 0.npy and 0.png
+    assert lines[2] == lines[3]
+
+
+def test_wrong_arguments_are_explained(run, tmp_path):
+    (tmp_path / "bad.png").write_bytes(b"no picture")
+    (tmp_path / "empty").mkdir()
+    np.save(tmp_path / "small.npy", np.zeros((3, 4)))
+    for path, words in [
+        ("missing.png", "no such file"),
+        ("bad.png", "cannot read the image"),
+        ("empty", "no images in this folder"),
+        ("small.npy", "expected an array"),
+    ]:
+        with pytest.raises(ValueError, match=words):
+            call("predict", run, tmp_path / path)
+    with pytest.raises(ValueError, match="expected a file that ends in"):
+        call("predict", tmp_path / "bad.png", tmp_path / "bad.png")
+    with pytest.raises(ValueError, match=r"recipe\.json"):
+        call("fold", tmp_path)
+
+
+def test_integers_are_judged_alike_in_every_format(run):
+    verdicts = []
+    for kind in ("nir", "onnx"):
+        assert call("export", run, "--to", kind, "--int8").exit_code == 0
+        verdicts.append(call("verify", run / f"network-int8.{kind}", run, "--images", 4).output.split("verdict: ")[1])
+    assert verdicts[0] == verdicts[1]
+    assert "NOT" not in verdicts[0]  # which is said of float files
+
+
+def test_names_are_shown_as_they_are_and_hints_can_be_copied(run, tmp_path):
+    other = shutil.copytree(run, tmp_path / "a [old] run")
+    output = call("fold", other).output
+    assert f"wrote {other / 'folded.safetensors'}" in output
+    assert f"rheobase verify '{other / 'folded.safetensors'}' '{other}'" in output
+
+
+def test_a_fold_that_fails_writes_nothing(run, tmp_path, monkeypatch):
+    def fail(*arguments):
+        raise ValueError("no data")
+
+    monkeypatch.setattr("rheobase.verify.load_data", fail)
+    with pytest.raises(ValueError, match="no data"):
+        call("fold", run, "--out", tmp_path / "net.safetensors")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_damaged_description_of_the_data_is_named(run, tmp_path):
+    other = shutil.copytree(run, tmp_path / "run")
+    for content, message in (("{}", "has no name; restore it"), ("[]", "is not valid JSON; restore it")):
+        (other / "data.json").write_text(content)
+        with pytest.raises(ValueError, match=rf"data\.json {message}"):
+            call("fold", other)

@@ -1,0 +1,313 @@
+"""A user's own images, written here as files, and who decodes them."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import warnings
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from rheobase import data, train
+from rheobase.data import decoding, workers
+from rheobase.data.feed import Feed, generator
+from rheobase.data.sets import folder
+from rheobase.recipes import Recipe, get
+from rheobase.tasks.evaluate import evaluate_run
+from rheobase.train import checkpoint
+from rheobase.train.runs import Run, load_data
+from tests.train.test_loop import StopAt
+
+Image = pytest.importorskip("PIL.Image", reason="reading images needs pillow")
+SHADES = {"dark": 40, "light": 200}
+
+
+def write(path: Path, shade: int, width: int = 12, height: int = 9) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    noise = torch.randint(-9, 10, (height, width, 3), generator=generator(shade, width))
+    Image.fromarray((noise + shade).to(torch.uint8).numpy()).save(path)
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    for name, shade in SHADES.items():
+        for i in range(10):
+            write(tmp_path / "set" / name / f"{i:02d}.{'png' if i % 2 else 'bmp'}", shade + i)
+        (tmp_path / "set" / name / "notes.txt").touch()
+    return tmp_path / "set"
+
+
+def test_classes_and_normalisation_follow_from_the_files(images: Path) -> None:
+    found = data.load("folder", images, size=8)
+    assert found.classes == ("dark", "light")
+    assert (len(found.train), len(found.test)) == (16, 4)
+    assert found.train.shape == (3, 8, 8)
+    assert found.train.labels.tolist() == [0] * 8 + [1] * 8
+    brightness = found.train.read(torch.arange(16)).float().mean((1, 2, 3))
+    assert brightness[:8].max() < 60 < 180 < brightness[8:].min()
+    assert found.mean == pytest.approx([brightness.mean().item()] * 3, abs=3)
+
+
+def test_every_fifth_image_of_a_class_is_held_out(images: Path) -> None:
+    found = folder.load_large(images, 8)
+    assert isinstance(found.test, folder.Files)
+    assert [p.name for p in found.test.paths] == ["04.bmp", "09.png", "04.bmp", "09.png"]
+
+
+def test_train_and_val_folders(images: Path, tmp_path: Path) -> None:
+    (tmp_path / "both").mkdir()
+    images.rename(tmp_path / "both" / "train")
+    for name, shade in SHADES.items():
+        write(tmp_path / "both" / "val" / name / "a.jpg", shade)
+    found = data.load("folder", tmp_path / "both", size=4)
+    assert (len(found.train), len(found.test)) == (20, 2)
+    write(tmp_path / "both" / "val" / "other" / "a.jpg", 1)
+    with pytest.raises(ValueError, match=r"train and val in .* have different classes: other"):
+        data.load("folder", tmp_path / "both", size=4)
+
+
+def test_the_centre_and_random_parts() -> None:
+    assert decoding.centre(12, 8, 1.0) == (2, 0, 10, 8)
+    assert decoding.centre(12, 8, 2.0) == (4, 2, 8, 6)
+    for row in torch.rand(200, 4, generator=generator(1)).tolist():
+        left, top, right, bottom = decoding.random_part(30, 20, *row)
+        assert 0 <= left < right <= 30
+        assert 0 <= top < bottom <= 20
+        assert 0.05 <= (right - left) * (bottom - top) / 600 <= 1
+    assert decoding.random_part(30, 30, 0.0, 0.0, 1.0, 0.5) == (0, 0, 30, 30)
+
+
+def test_a_large_set_is_read_batch_by_batch_and_the_same_again(images: Path) -> None:
+    recipe = get("imagenet_resnet34").changed(["batch_size=5", "image_size=6", "timesteps=2"])
+    feed = Feed(data.load("imagenet", images, size=6), recipe, torch.device("cpu"), torch.float32)
+    first, again = list(feed.training(0)), list(feed.training(0))
+    assert [len(labels) for _, labels, _ in first] == [5, 5, 5]  # one image is left over
+    for (x, labels, _), (y, _, _) in zip(first, again, strict=True):
+        assert x.shape == (5, 3, 6, 6)
+        assert torch.equal(x, y)
+        assert torch.equal(x.mean((1, 2, 3)) > 0, labels == 1)  # normalised brightness tells the class
+    assert sum(len(labels) for _, labels in feed.testing()) == 4
+
+
+@pytest.mark.parametrize("mode", ["L", "LA", "1", "P", "RGBA", "CMYK"])
+def test_every_kind_of_picture_becomes_three_colours(tmp_path: Path, mode: str) -> None:
+    path = tmp_path / ("a.jpg" if mode == "CMYK" else "a.png")
+    Image.new("RGB", (11, 7), (255, 255, 255)).convert(mode).save(path)
+    (white,) = folder.Files([path], torch.zeros(1), 5).read(torch.tensor([0]))
+    assert white.shape == (3, 5, 5)
+    assert white.min() >= 254
+
+
+@pytest.mark.parametrize("kind", ["<u2 .png", ">u2 .tif"])
+def test_grey_of_16_bits_keeps_its_shades(tmp_path: Path, kind: str) -> None:
+    dtype, suffix = kind.split()
+    ramp, path = np.linspace(0, 65535, 64, dtype=np.uint16).reshape(8, 8), tmp_path / f"ramp{suffix}"
+    Image.fromarray(ramp.astype(dtype)).save(path)
+    pixels = np.frombuffer(decoding.decode((str(path), 8, 1.0, None)), np.uint8).reshape(8, 8, 3)
+    assert np.abs(pixels - ramp[:, :, None] / 256).max() <= 1
+
+
+def test_large_pictures_keep_the_pixels_of_a_small_part(tmp_path: Path) -> None:
+    """The part is as sharp as if all of the picture had been decoded."""
+    stripes = torch.zeros(512, 768, 3, dtype=torch.uint8)
+    stripes[:, ::2] = 255
+    Image.fromarray(stripes.numpy()).save(tmp_path / "a.jpg", quality=95)
+    smallest_part = folder.Files([tmp_path / "a.jpg"], torch.zeros(1), 220).read(torch.tensor([0]), torch.zeros(1, 10))
+    assert smallest_part.float().std() > 60
+
+
+def break_some(images: Path) -> None:
+    """One file cut short, one of no format, one empty; the first and the last of a class among them."""
+    content = (images / "dark" / "01.png").read_bytes()
+    (images / "dark" / "01.png").write_bytes(content[: len(content) // 2])
+    (images / "dark" / "08.bmp").write_bytes(b"nothing")
+    (images / "light" / "00.bmp").write_bytes(b"")
+
+
+def test_damaged_files_are_named_once_and_replaced_within_their_class(images: Path) -> None:
+    break_some(images)
+    files = folder.load_large(images, 6).train
+    assert isinstance(files, folder.Files)
+    everything = torch.arange(16)
+    with pytest.warns(UserWarning, match="the next one of its class takes its place") as told:
+        pixels = files.read(everything)
+    assert [Path(str(w.message).split(": ")[0].removeprefix("cannot read the image ")).name for w in told] == [
+        "01.png", "08.bmp", "00.bmp"
+    ]  # fmt: skip
+    assert torch.equal(pixels, files.read(everything))  # the same, without another word
+    names = [f"{p.parent.name}/{p.stem}" for p in files.paths]
+    for broken, instead in (("dark/01", "dark/02"), ("dark/08", "dark/00"), ("light/00", "light/01")):
+        assert torch.equal(pixels[names.index(broken)], pixels[names.index(instead)])
+    assert len(files.damaged) == 3
+    files.paths[0].unlink()
+    with pytest.raises(FileNotFoundError):  # not damage: it may be there again when the run is resumed
+        files.read(everything)
+
+
+@pytest.fixture
+def jpegs(tmp_path: Path) -> Path:
+    """18 files for training, one of them damaged, and 4 for testing."""
+    for name, shade in SHADES.items():
+        for part, number in (("train", 9), ("val", 2)):
+            for i in range(number):
+                write(tmp_path / "set" / part / name / f"{i}.jpg", shade + i, width=40 + i, height=33)
+    (tmp_path / "set" / "train" / "dark" / "5.jpg").write_bytes(b"\xff\xd8\xff")
+    return tmp_path / "set"
+
+
+@pytest.fixture
+def _processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are started for any number of cores and files."""
+    monkeypatch.setattr(workers, "LEAST_CORES", 1)
+    monkeypatch.setattr(workers, "LEAST_FILES", 1)
+
+
+JPEG_RECIPE = get("imagenet_resnet34").changed(
+    ["network=resnet8", "image_size=8", "batch_size=5", "timesteps=2", "epochs=2", "precision=fp32"]
+)
+
+
+def test_processes_decode_what_threads_do(jpegs: Path) -> None:
+    found = data.load("imagenet", jpegs, size=8)
+    batches = []
+    for pool in (workers.threads(), workers.processes(3)):
+        train, test = (replace(part, workers=pool) for part in (found.train, found.test))
+        feed = Feed(replace(found, train=train, test=test), JPEG_RECIPE, torch.device("cpu"), torch.float32)
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            epochs = [list(feed.training(0)), list(feed.training(1)), list(feed.training(1, first=2))]
+        assert [Path(str(w.message).split(": ")[0]).name for w in told] == ["5.jpg"]
+        batches.append([x for epoch in epochs for x, _, _ in epoch] + [x for x, _ in feed.testing()])
+    assert len(batches[0]) == 4 + 4 + 2 + 1
+    assert all(torch.equal(*pair) for pair in zip(*batches, strict=True))
+    assert all(torch.equal(*pair) for pair in zip(batches[1][6:8], batches[1][8:10], strict=True))
+
+
+def test_processes_are_for_many_cores_and_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "processes", lambda number: number)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(15))
+    assert isinstance(workers.choose(999), workers.Threads)
+    assert workers.choose(1000) == 15
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "3")
+    assert workers.choose(1000) == 5
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    assert isinstance(workers.choose(1000), workers.Threads)
+
+
+def test_a_batch_may_be_larger_than_the_socket_and_may_be_given_up(images: Path) -> None:
+    pool = workers.processes(3)
+    pool.channel.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    files = replace(folder.load_large(images, 6).train, workers=pool)
+    many = torch.arange(1501) % len(files)
+    given_up = files.begin(many)
+    assert pool.unsent
+    del given_up
+    assert torch.equal(files.read(many), files.read(torch.arange(len(files)))[many])
+    assert not pool.batches
+    assert not pool.unsent
+
+
+@pytest.mark.usefixtures("_processes")
+def test_processes_that_are_killed_are_an_error_and_started_again(images: Path) -> None:
+    files = folder.load_large(images, 6).train
+    everything = torch.arange(len(files))
+    pixels = files.read(everything)
+    for process in workers.processes(workers.cores()).processes:
+        process.kill()
+        process.wait()
+    with pytest.raises(ChildProcessError, match=r"(\d+) of \1 processes that decode images ended \(exit code -9\)"):
+        files.read(everything)
+    assert torch.equal(files.read(everything), pixels)
+
+
+def test_processes_import_little_and_never_see_an_interrupt() -> None:
+    started = f"import runpy, sys; runpy.run_path({decoding.__file__!r})['pillow']()"
+    loaded = f"{started}; print({{'torch', 'numpy'}} & {{*sys.modules}})"
+    assert subprocess.check_output([sys.executable, "-c", loaded], text=True) == "set()\n"
+    for process in workers.processes(3).processes:
+        assert os.getpgid(process.pid) == process.pid
+
+
+@pytest.mark.parametrize(
+    ("end", "code", "message"),
+    [("1 / 0", 1, "ZeroDivisionError"), ("os.kill(os.getpid(), 9)", -signal.SIGKILL, "")],
+)
+def test_processes_end_with_the_one_that_started_them(images: Path, end: str, code: int, message: str) -> None:
+    script = f"""
+import os, pathlib, torch
+from rheobase.data.sets import folder
+from rheobase.data import workers
+paths = [pathlib.Path({str(images / "dark" / "01.png")!r})] * 99
+waiting = folder.Files(paths, torch.zeros(99), 64, workers=workers.processes(2)).begin(torch.arange(99))
+{end}
+"""
+    # They hold the other ends of these pipes, too: as long as one lives, this does not return.
+    found = subprocess.run(
+        [sys.executable, "-W", "default::ResourceWarning", "-c", script], capture_output=True, text=True, timeout=120
+    )
+    assert found.returncode == code
+    assert found.stdout == ""
+    assert (found.stderr.splitlines() or [""])[-1].startswith(message)
+    assert message or not found.stderr
+    assert "ResourceWarning" not in found.stderr
+
+
+@pytest.mark.filterwarnings("ignore:cannot read the image")
+@pytest.mark.parametrize(("step", "processes"), [(1, True), (4, False)])
+def test_a_run_on_jpeg_files_continues_within_an_epoch(
+    jpegs: Path, tmp_path: Path, step: int, processes: bool, request: pytest.FixtureRequest
+) -> None:
+    recipe = JPEG_RECIPE.changed(["batch_size=6"])
+    train.fit(recipe, data=jpegs, out=tmp_path / "whole", device="cpu")
+    with pytest.raises(train.Interrupted, match=r"stopped at step \d of 6"):
+        train.fit(recipe, data=jpegs, out=tmp_path / "run", device="cpu", reporter=StopAt(step))
+    if processes:  # what begins with threads may continue with processes
+        request.getfixturevalue("_processes")
+    train.fit(recipe, data=jpegs, out=tmp_path / "run", device="cpu", resume=True)
+    whole, resumed = (checkpoint.latest(tmp_path / name / "checkpoints") for name in ("whole", "run"))
+    assert whole is not None
+    assert resumed is not None
+    for group in ("weights", "training"):
+        assert whole.tensors[group].keys() == resumed.tensors[group].keys()
+        assert all(torch.equal(t, resumed.tensors[group][name]) for name, t in whole.tensors[group].items())
+
+
+def test_a_network_learns_the_users_images(images: Path, tmp_path: Path) -> None:
+    recipe = get("images_resnet19").changed(
+        ["network=resnet8", "image_size=8", "epochs=4", "batch_size=8", "padding=1"]
+    )
+    run = train.fit(recipe, data=images, out=tmp_path / "run", device="cpu")
+    assert run.rows()[-1]["train_accuracy"] > 0.8
+    assert evaluate_run(tmp_path / "run", data=images, device="cpu").loss == run.rows()[-1]["test_loss"]
+    assert Run(tmp_path / "run").network().head.decode.out_features == 2
+
+
+def recipe_without_size() -> Recipe:
+    return get("images_resnet19").changed(["image_size=0"])
+
+
+def test_bad_folders_are_one_sentence(images: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="data set 'folder' needs a size for its images"):
+        load_data(recipe_without_size(), images)
+    with pytest.raises(ValueError, match="none is not a folder; give one with a sub-folder"):
+        data.load("folder", tmp_path / "none", size=8)
+    with pytest.raises(ValueError, match="dark has no sub-folders"):
+        data.load("folder", images / "dark", size=8)
+    for path in (images / "dark").glob("0[0-8].*"):  # 04 and 09 are for testing
+        path.write_bytes(b"BM is not enough")
+    with pytest.raises(ValueError, match=r"cannot read the image .*00\.bmp, nor 7 others of its class"):
+        data.load("folder", images, size=8)
+    (images / "empty").mkdir()
+    with pytest.raises(ValueError, match="empty has no images; expected files like"):
+        data.load("folder", images, size=8)
+
+
+def test_too_many_images_for_memory(images: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folder, "LIMIT", 20 * 3 * 8 * 8 - 1)
+    with pytest.raises(ValueError, match="use --set data=imagenet"):
+        data.load("folder", images, size=8)

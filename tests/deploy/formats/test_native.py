@@ -1,0 +1,101 @@
+import json
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+from rheobase.deploy.agreement import agreement, record
+from rheobase.deploy.folding import fold
+from rheobase.deploy.formats.native import load, save
+from rheobase.deploy.quantize import quantize
+from tests.deploy.networks import images, tiny
+
+
+@pytest.fixture
+def path(tmp_path):
+    save(fold(tiny()), tmp_path / "net.safetensors")
+    return tmp_path / "net.safetensors"
+
+
+def changed(path, change):
+    """Rewrite the file with its header changed."""
+    with safe_open(path, "pt") as file:
+        header, tensors = file.metadata(), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    nodes = json.loads(header["nodes"])
+    change(nodes, tensors)
+    save_file(tensors, path, header | {"nodes": json.dumps(nodes)})
+
+
+@pytest.mark.parametrize("integer", [False, True])
+@pytest.mark.parametrize("global_pool", [False, True])
+def test_a_saved_network_comes_back(tmp_path, global_pool, integer):
+    network = fold(tiny(global_pool=global_pool))
+    network.info["classes"] = ["a", "b"]
+    network = quantize(network, images(6, 2, 7, seed=5)) if integer else network
+    save(network, tmp_path / "net.safetensors")
+    loaded = load(tmp_path / "net.safetensors")
+    x = images(3, 2, 7)
+    result = agreement(record(network, x, 4), record(loaded, x, 4))
+    assert set(result.layers.values()) == {0.0}
+    assert result.logits == 0
+    assert loaded.info == network.info
+    assert loaded.info["classes"] == ["a", "b"]
+
+
+def test_8_bit_weights_are_within_half_a_unit(tmp_path):
+    network = fold(tiny())
+    save(network, tmp_path / "net.safetensors", int8=True)
+    loaded = load(tmp_path / "net.safetensors")
+    for name in ("body_0_conv1", "head_hidden"):
+        exact, rounded = network.nodes[name].weight, loaded.nodes[name].weight
+        unit = exact.abs().flatten(1).amax(1) / 127
+        assert exact.dtype == rounded.dtype
+        assert not torch.equal(exact, rounded)
+        assert ((exact - rounded).abs().flatten(1) <= 0.5001 * unit[:, None]).all()
+    assert torch.equal(loaded.nodes["body_0_conv1"].bias, network.nodes["body_0_conv1"].bias)
+
+
+def test_integers_are_not_rounded_to_8_bits_again(tmp_path):
+    with pytest.raises(ValueError, match="quantised already"):
+        save(quantize(fold(tiny()), images(6, 2, 7)), tmp_path / "net.safetensors", int8=True)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda nodes, _: nodes[0].update(kind="Lambda"), "layer 'Lambda'"),
+        (lambda nodes, _: nodes[0]["options"].update(hook="os.system"), "'hook'"),
+        (lambda nodes, _: nodes[0]["options"].update(padding=[10**9, 10**9]), "window has the size"),
+        (lambda nodes, _: nodes[1]["options"].update(decay=1e9), "decay outside"),
+        (lambda nodes, _: nodes[1].update(inputs=["head_decode"]), "no earlier node"),
+        (lambda nodes, _: nodes[0].update(inputs=["input", "input"]), "expected one input"),
+        (lambda nodes, _: nodes.clear(), "at least one node"),
+        (lambda nodes, _: nodes[0].pop("name"), "'name'"),
+        (lambda _, tensors: tensors.pop("stem.weight"), "no weights of 4 dimensions"),
+        (lambda _, tensors: tensors.update({"stem.bias": torch.zeros(9)}), "bias that does not fit"),
+        (lambda _, tensors: tensors.pop("soma.v_th"), "no thresholds"),
+        (lambda _, tensors: tensors.update({"stem.unit": torch.ones(9)}), "units that do not fit"),
+    ],
+)
+def test_wrong_contents_are_named(path, change, words):
+    changed(path, change)
+    with pytest.raises(ValueError, match=words):
+        load(path)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.4, 0.99])
+def test_a_cut_file_is_refused(path, share):
+    content = path.read_bytes()
+    path.write_bytes(content[: int(share * len(content))])
+    with pytest.raises(ValueError, match=r"net\.safetensors"):
+        load(path)
+
+
+def test_other_files_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="no such file"):
+        load(tmp_path / "missing.safetensors")
+    save_file({"x": torch.zeros(3)}, tmp_path / "other.safetensors")
+    with pytest.raises(ValueError, match="its format is None"):
+        load(tmp_path / "other.safetensors")

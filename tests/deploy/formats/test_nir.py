@@ -1,0 +1,111 @@
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from rheobase.deploy import nirfile
+from rheobase.deploy.agreement import agreement, record
+from rheobase.deploy.folding import fold
+from rheobase.deploy.formats import nir as rheobase_nir
+from rheobase.deploy.network import INPUT, LIF, Network
+from tests.deploy.networks import images, tiny
+
+nir = pytest.importorskip("nir", reason="the extra rheobase[nir] is not installed")
+SHAPE = (2, 7, 7)
+
+
+@pytest.mark.parametrize("global_pool", [False, True])
+@pytest.mark.parametrize("form", rheobase_nir.FORMS)
+def test_a_file_read_back_fires_the_same_spikes(tmp_path, form, global_pool):
+    model = tiny(global_pool=global_pool, decay=0.3, v_th=0.7)
+    rheobase_nir.write(fold(model), tmp_path / "net.nir", SHAPE, form)
+    x = images(3, 2, 7)
+    result = agreement(record(model, x, 4), record(rheobase_nir.load(tmp_path / "net.nir"), x, 4))
+    assert set(result.layers.values()) == {0.0}
+    assert result.logits < 1e-9
+
+
+@pytest.mark.parametrize("form", rheobase_nir.FORMS)
+def test_nir_itself_accepts_the_file_and_finds_the_same_numbers(tmp_path, form):
+    network = fold(tiny())
+    rheobase_nir.write(network, tmp_path / "net.nir", SHAPE, form)
+    theirs = nir.read(tmp_path / "net.nir")  # checks all shapes against each other
+    ours = nirfile.read(tmp_path / "net.nir")
+    assert set(theirs.nodes) == set(ours.nodes)
+    for name, node in ours.nodes.items():
+        for key, values in node.values.items():
+            if hasattr(theirs.nodes[name], key) and key != "shape":
+                np.testing.assert_array_equal(values, getattr(theirs.nodes[name], key))
+    assert {(a, b) for b, node in ours.nodes.items() for a in node.sources} == set(theirs.edges)
+    assert theirs.metadata["dt"] == rheobase_nir.DT
+    assert theirs.metadata["form"] == form
+    assert "forward Euler" in theirs.metadata["scheme"]
+
+
+def test_branches_are_edges_into_one_neuron_node():
+    graph = rheobase_nir.to_nir(fold(tiny()), SHAPE)
+    assert {a for a, b in graph.edges if b == "body_0_soma2"} == {"body_0_conv2", "body_0_shortcut"}
+    shortcut = graph.nodes["body_0_shortcut"].weight[:, :, 0, 0]
+    np.testing.assert_array_equal(shortcut, np.diag(np.diag(shortcut)))
+
+
+def test_neuron_parameters():
+    network = fold(tiny(decay=0.2, v_th=0.5))
+    canonical, portable = (rheobase_nir.to_nir(network, SHAPE, form).nodes["soma"] for form in rheobase_nir.FORMS)
+    for lif, r, v_threshold in ((canonical, 1.25, 0.5), (portable, 1.0, 0.4)):
+        np.testing.assert_allclose(lif.tau, 1.25e-4)
+        np.testing.assert_allclose(lif.r, r)
+        np.testing.assert_allclose(lif.v_threshold, v_threshold)
+        assert lif.v_threshold.shape == (4, 7, 7)
+        assert not lif.v_leak.any()
+        assert not lif.v_reset.any()
+
+
+def test_portable_has_convolutions_only():
+    graph = rheobase_nir.to_nir(fold(tiny()), SHAPE, "portable")
+    assert {type(node) for node in graph.nodes.values()} == {nir.Input, nir.Conv2d, nir.LIF, nir.Output}
+
+
+def test_what_nir_cannot_express_is_named():
+    with pytest.raises(ValueError, match=r"'soma'.*do not leak"):
+        rheobase_nir.to_nir(fold(tiny(decay=1.0)), SHAPE)
+    nodes = {"grouped": nn.Conv2d(2, 2, 3, groups=2), "neurons": LIF(0.25, torch.ones(2))}
+    with pytest.raises(ValueError, match="'grouped'"):
+        rheobase_nir.to_nir(Network(nodes, {"grouped": [INPUT], "neurons": ["grouped"]}), SHAPE)
+    network = fold(tiny())
+    network.nodes["head_pool"].divisor_override = 3
+    with pytest.raises(ValueError, match=r"'head_pool'.*divides by 3"):
+        rheobase_nir.to_nir(network, SHAPE)
+    with pytest.raises(ValueError, match="unknown form 'other'"):
+        rheobase_nir.to_nir(fold(tiny()), SHAPE, "other")
+
+
+def test_sum_pools_stay_sum_pools(tmp_path):
+    model = tiny()
+    model.head.pool.divisor_override = 1
+    network = fold(model)
+    x = images(3, 2, 7)
+    expected = record(model, x, 4)
+    for form in rheobase_nir.FORMS:
+        rheobase_nir.write(network, tmp_path / "net.nir", SHAPE, form)
+        loaded = rheobase_nir.load(tmp_path / "net.nir")
+        assert set(agreement(expected, record(loaded, x, 4)).layers.values()) == {0.0}
+        again = rheobase_nir.to_nir(loaded, SHAPE)
+        kinds = {type(node) for node in again.nodes.values()}
+        assert (nir.SumPool2d in kinds) == (form == "canonical")
+
+
+def test_foreign_neurons_are_refused(tmp_path):
+    graph = rheobase_nir.to_nir(fold(tiny()), SHAPE)
+    graph.nodes["body_1_soma"].v_reset += 0.1
+    nir.write(tmp_path / "net.nir", graph)
+    with pytest.raises(ValueError, match=r"'body_1_soma'.*v_reset"):
+        rheobase_nir.load(tmp_path / "net.nir")
+
+
+def test_time_must_be_stated(tmp_path):
+    graph = rheobase_nir.to_nir(fold(tiny()), SHAPE)
+    del graph.metadata["dt"]
+    nir.write(tmp_path / "net.nir", graph)
+    with pytest.raises(ValueError, match="do not state dt"):
+        rheobase_nir.load(tmp_path / "net.nir")

@@ -1,0 +1,169 @@
+"""The report of a small run, as text and in a real browser."""
+
+import html
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from rheobase import recipes
+from rheobase.cli import app
+from rheobase.data import load
+from rheobase.data.feed import first_images
+from rheobase.deploy.agreement import record
+from rheobase.report import svg
+from rheobase.report.page import render
+from rheobase.tasks import inspect as inspection
+from rheobase.train import checkpoint
+from rheobase.train.runs import Run, load_data, load_network
+from tests.deploy.networks import randomise
+
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+FLAGS = [
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
+    "--disable-background-networking", "--disable-component-update", "--virtual-time-budget=4000",
+    "--window-size=1200,900", "--dump-dom",
+]  # fmt: skip
+TITLES = [
+    "Learning: loss", "Learning: accuracy", "Accuracy against timesteps", "Confusion matrix", "Firing rates",
+    "Gradient flow", "What it saw, and how it fired", "Membrane potentials", "Operations and energy", "The network",
+    "To do it again",
+]  # fmt: skip
+
+# Shows the page in frames of two widths, uses its buttons, and writes down what it sees.
+HARNESS = """<!doctype html><body><script>
+const found = {}, page = %s;
+for (const width of [360, 1200]) {
+  const frame = document.createElement("iframe");
+  frame.style.cssText = `width:${width}px;height:800px;border:0`;
+  frame.onload = () => {
+    const view = frame.contentWindow, doc = frame.contentDocument, root = doc.documentElement;
+    const shown = () => [...doc.querySelectorAll(".sample")].filter(s => !s.hidden).map(s => s.id);
+    const back = () => view.getComputedStyle(doc.body).backgroundColor;
+    const result = {overflow: root.scrollWidth - width, errors: view.errors, charts: 0, before: shown(), light: back()};
+    for (const s of doc.querySelectorAll("svg")) if (s.getBoundingClientRect().height > 5) result.charts++;
+    doc.querySelectorAll("[data-shows]")[2].click();
+    doc.getElementById("theme").click();
+    Object.assign(result, {after: shown(), dark: back()});
+    found[width] = result;
+    document.title = JSON.stringify(found);
+  };
+  frame.srcdoc = page;
+  document.body.append(frame);
+}
+</script></body>"""
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "digits"
+    run = Run.create(folder, recipes.get("demo").changed(["timesteps=3"]), load("digits"), torch.device("cpu"))
+    checkpoint.save(run.checkpoints, 1, {"weights": randomise(run.network(), 8).float().state_dict()}, {})
+    for epoch in (1, 2):
+        row = {"epoch": epoch, "loss": 2 / epoch, "train_accuracy": 0.4 * epoch}
+        run.append(row | {"test_loss": 1.5 / epoch, "test_accuracy": 0.3 * epoch})
+    return folder
+
+
+@pytest.fixture(scope="module")
+def page(run: Path) -> str:
+    result = CliRunner().invoke(app, ["report", str(run), "--images", "40"])
+    assert result.exit_code == 0, result.output
+    return (run / "report.html").read_text()
+
+
+def test_page_has_everything_and_loads_nothing(page: str) -> None:
+    assert re.findall(r"<h2>(.*?)</h2>", page) == TITLES
+    assert "rheobase train demo --set timesteps=3</pre>" in page
+    assert "60.00 %" in page
+    assert not re.search(r"""(src|href)=["'](?!data:)|@import|url\(|https?://""", page)
+    assert len(page.encode()) < 3e6
+
+
+def test_rasters_are_of_the_trained_network(run: Path) -> None:
+    samples = inspection.inspect_run(run, images=40)["samples"]
+    recipe = Run(run).recipe()
+    images, _ = first_images(load_data(recipe, None), recipe, 40, torch.float32)
+    found = record(load_network(run), images, 3)
+    probabilities = found.logits.mean(0).softmax(1)
+    for sample in samples:
+        image = (probabilities - torch.tensor(sample["probabilities"])).abs().sum(1).argmin()
+        for name, raster in sample["raster"].items():
+            own = found.spikes[name.replace(".", "_")][:, image].float()
+            assert raster == own[:, inspection._telling(own)].T.int().tolist()
+
+
+def test_labels_cannot_break_the_page() -> None:
+    assert "<b>" not in svg.heat_map([[1, 0], [0, 1]], ["<b>", "x"])
+    assert "<i>" not in svg.line_chart({"<i>": ([1, 2], [3, 4]), "b": ([1], [2])}, "<i>", "y")
+
+
+@pytest.mark.parametrize("channels", [1, 2, 3])
+def test_pictures_are_pngs_of_the_pixels(channels: int) -> None:
+    image = pytest.importorskip("PIL.Image", reason="reading pictures needs pillow")
+    from base64 import b64decode
+    from io import BytesIO
+
+    pixels = torch.arange(channels * 2 * 3, dtype=torch.uint8).view(channels, 2, 3) * 11
+    found = image.open(BytesIO(b64decode(svg.picture(pixels.tolist()).partition(",")[2])))
+    assert found.size == (3, 2)
+    values = torch.tensor(list(found.tobytes())).view(2, 3, -1).movedim(2, 0)
+    assert torch.equal(values[:channels], pixels.long())
+
+
+@pytest.mark.parametrize(
+    "chart",
+    [
+        lambda: svg.line_chart({"a": ([1], [0.0]), "b": ([1, 2], [float("nan"), 3])}, "x", "y"),
+        lambda: svg.line_chart({"a": ([1, 2], [0.0, 1e-9])}, "x", "y", log=True),
+        lambda: svg.line_chart({"a": ([], [])}, "x", "y"),
+        lambda: svg.bar_chart(["a"], [0.0], "x", "y"),
+        lambda: svg.histogram([0, 1, 2], [0.0, 0.0], 1.0, "t"),
+    ],
+)
+def test_charts_of_next_to_nothing(chart: Callable[[], str]) -> None:
+    drawn = chart()
+    assert "nan" not in drawn
+    assert "inf" not in drawn
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no chromium installed: the page was not opened in a browser")
+def test_page_in_a_browser(page: str, tmp_path: Path) -> None:
+    watched = page.replace(
+        "<head>", "<head><script>errors = []; onerror = m => errors.push(m); console.error = onerror;</script>", 1
+    )
+    harness = tmp_path / "harness.html"
+    harness.write_text(HARNESS % json.dumps(watched).replace("</", "<\\/"))
+    command = [str(BROWSER), *FLAGS, f"--user-data-dir={tmp_path / 'profile'}", harness.as_uri()]
+    dom = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+    (title,) = re.findall(r"<title>(.*?)</title>", dom)
+    found: dict[str, dict[str, Any]] = json.loads(html.unescape(title))
+    assert set(found) == {"360", "1200"}
+    for result in found.values():
+        assert result["errors"] == []
+        assert result["overflow"] <= 0
+        assert result["charts"] > 15
+        assert (result["before"], result["after"]) == (["sample0"], ["sample2"])
+        assert result["light"] != result["dark"]
+
+
+def test_a_folder_that_is_no_run(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["report", str(tmp_path)])
+    assert isinstance(result.exception, ValueError)
+    assert "is not the folder of a run" in str(result.exception)
+
+
+def test_render_needs_only_plain_data(run: Path) -> None:
+    from rheobase.tasks.inspect import inspect_run
+
+    data = json.loads(json.dumps(inspect_run(run, images=9)))
+    assert render(data).startswith("<!doctype html>")
+    assert "on digits," in render(data)
+    assert "on digits (simulated recordings)," in render(data | {"simulated": True})

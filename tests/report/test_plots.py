@@ -1,0 +1,60 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rheobase.report import plots
+from rheobase.train.progress import Reporter
+from rheobase.train.tensorboard import TensorBoard
+
+
+def rows(count: int) -> list[dict[str, Any]]:
+    made: list[dict[str, Any]] = [
+        {"epoch": e, "step": 7 * e, "loss": 2 / e, "train_accuracy": 1 - 0.5 / e, "firing_rates": {"soma": 0.1 * e}}
+        for e in range(1, count + 1)
+    ]
+    for row in made[1::2]:  # not every epoch is evaluated
+        row |= {"test_loss": 3 / row["epoch"], "test_accuracy": 0.5}
+    return made
+
+
+def test_plot_is_a_picture(tmp_path: Path) -> None:
+    image = pytest.importorskip("matplotlib.image", reason="plots need matplotlib")
+    plots.learning_curves(rows(5), tmp_path / "curves.png")
+    pixels = image.imread(tmp_path / "curves.png")
+    assert pixels.shape[:2] == (420, 1080)
+    assert pixels[..., :3].std() > 0.05
+
+
+class Heard(Reporter):
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def start(self, folder: Path, epochs: int, steps: int, done: int) -> None:
+        self.calls.append("start")
+
+    def epoch(self, row: dict[str, Any]) -> None:
+        self.calls.append("epoch")
+
+    def stop(self) -> None:
+        self.calls.append("stop")
+
+
+def test_tensorboard_gets_every_scalar_once_also_after_a_resume(tmp_path: Path) -> None:
+    reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator", reason="needs tensorboard")
+    four = rows(4)
+    for done, part in ((0, four[:3]), (14, four[2:])):  # stopped after an epoch that was not saved
+        heard = Heard()
+        board = TensorBoard(heard)
+        board.start(tmp_path, 4, 7, done)
+        for row in part:
+            board.epoch(row)
+        board.stop()
+        assert heard.calls == ["start", *["epoch"] * len(part), "stop"]
+    events = reader.EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    assert set(events.Tags()["scalars"]) == {
+        "loss", "train_accuracy", "test_loss", "test_accuracy", "firing_rate/soma",
+    }  # fmt: skip
+    assert [(e.step, e.value) for e in events.Scalars("loss")] == [
+        (row["step"], pytest.approx(row["loss"])) for row in four
+    ]

@@ -1,0 +1,72 @@
+"""The captured step is the eager one."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from rheobase.functional import readout
+from rheobase.models import resnet8
+from rheobase.train.capture import CapturedStep, Step, capture
+
+
+def training(device: torch.device) -> tuple[torch.nn.Module, Step]:
+    torch.manual_seed(3)
+    network = resnet8().to(device).double()
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9)
+
+    def step(images: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
+        optimizer.zero_grad()
+        loss = cross_entropy(readout(network(images, timesteps=3)), labels)
+        loss.backward()
+        optimizer.step()
+        return (loss.detach(),)
+
+    return network, step
+
+
+def test_the_graph_is_for_the_shapes_that_come_often() -> None:
+    class Recorded(CapturedStep):
+        """What would run on a GPU, by name."""
+
+        def _run_aside(self, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+            return self.step("aside", *inputs)
+
+        def _capture(self, inputs: tuple[Tensor, ...]) -> None:
+            self.inputs, self.graph = tuple(x.clone() for x in inputs), SimpleNamespace(replay=lambda: None)
+            done.append(("captured", len(inputs[0])))
+
+    done: list[tuple[str, int]] = []
+
+    def step(how: str | Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
+        done.append((how, len(inputs[0])) if isinstance(how, str) else ("eager", len(how)))
+        return ()
+
+    captured = Recorded(step)
+    for size in (2, 64, 64, 64, 64, 2, 64):  # a run that was resumed at a last, short batch
+        captured(torch.zeros(size))
+    assert done == [("aside", 2), *[("aside", 64)] * 3, ("captured", 64), ("eager", 2)]
+
+
+def test_elsewhere_it_is_the_step_itself() -> None:
+    _, step = training(torch.device("cpu"))
+    assert capture(step, torch.device("cpu")) is step
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("sizes", [[6] * 6 + [5, 6], [6, 6, 6, 5, 6, 6, 5]])  # a smaller last batch runs eagerly
+def test_every_call_is_one_step(sizes: list[int]) -> None:
+    device = torch.device("cuda")
+    eager_network, eager = training(device)
+    network, step = training(device)
+    captured = capture(step, device)
+    assert isinstance(captured, CapturedStep)
+    for size in sizes:
+        images = torch.randn(size, 1, 8, 8, dtype=torch.float64, device=device)
+        labels = torch.randint(10, (size,), device=device)
+        (expected,), (loss,) = eager(images, labels), captured(images, labels)
+        torch.testing.assert_close(loss, expected, rtol=1e-9, atol=0)
+    for own, other in zip(network.parameters(), eager_network.parameters(), strict=True):
+        torch.testing.assert_close(own, other, rtol=1e-9, atol=1e-12)

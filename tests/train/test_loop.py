@@ -1,0 +1,379 @@
+"""Whole runs on the embedded digits: learning, stopping, resuming, failing."""
+
+import json
+import multiprocessing
+import os
+import random
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from rheobase import recipes, train
+from rheobase.recipes import Recipe
+from rheobase.tasks.evaluate import evaluate_run
+from rheobase.train import checkpoint
+from rheobase.train.capture import CapturedStep, Step, capture
+from rheobase.train.progress import Reporter, process_seconds
+from rheobase.train.runs import Run, load_network
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "demo_losses.txt"
+processes = multiprocessing.get_context("forkserver")
+processes.set_forkserver_preload(["rheobase.train"])
+
+
+def recipe(*settings: str) -> Recipe:
+    """Six steps per epoch."""
+    return recipes.get("demo").changed(["epochs=3", "batch_size=256", "timesteps=2", *settings])
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread() -> Iterator[None]:
+    """The network is so small that a second thread only waits; sums also depend on the number of threads."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def final(folder: Path) -> dict[str, torch.Tensor]:
+    found = checkpoint.latest(folder / "checkpoints")
+    assert found is not None
+    return {f"{file}.{name}": t for file, tensors in found.tensors.items() for name, t in tensors.items()}
+
+
+def assert_identical(folder: Path, other: Path) -> None:
+    first, second = final(folder), final(other)
+    assert first.keys() == second.keys()
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    timings = ("seconds", "images_per_second", "elapsed")
+    rows = [[{k: v for k, v in row.items() if k not in timings} for row in Run(f).rows()] for f in (folder, other)]
+    assert rows[0] == rows[1]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "whole"
+    train.fit(recipe(), out=folder, device="cpu")
+    return folder
+
+
+def test_a_run_folder_tells_everything(whole: Path) -> None:
+    run = Run(whole)
+    assert run.recipe() == recipe()
+    environment = json.loads((whole / "environment.json").read_text())
+    assert environment["packages"]["torch"] == torch.__version__
+    assert {"python", "platform", "device", "threads", "git"} <= environment.keys()
+    rows = run.rows()
+    assert [(row["epoch"], row["step"]) for row in rows] == [(1, 6), (2, 12), (3, 18)]
+    assert rows[-1]["loss"] < rows[0]["loss"]
+    assert rows[0]["lr"] > rows[-1]["lr"] > 0
+    assert rows[-1]["gradient_norm"] > 0
+    assert rows[0]["elapsed"] < rows[1]["elapsed"] < rows[2]["elapsed"]
+    assert sum(row["seconds"] for row in rows) < rows[-1]["elapsed"]
+
+
+def test_the_same_seed_gives_the_same_run_and_another_one_another(whole: Path, tmp_path: Path) -> None:
+    train.fit(recipe(), out=tmp_path / "again", device="cpu")
+    assert_identical(whole, tmp_path / "again")
+    train.fit(recipe("seed=1", "epochs=1"), out=tmp_path / "other", device="cpu")
+    assert not torch.equal(final(whole)["weights.stem.weight"], final(tmp_path / "other")["weights.stem.weight"])
+
+
+def test_eval_repeats_the_last_row(whole: Path) -> None:
+    found, last = evaluate_run(whole, device="cpu"), Run(whole).rows()[-1]
+    assert (found.accuracy, found.loss) == (last["test_accuracy"], last["test_loss"])
+    assert found.firing_rates == last["firing_rates"]
+    assert evaluate_run(whole, timesteps=3, device="cpu").firing_rates != found.firing_rates
+
+
+def test_load_network_is_ready_for_inference(whole: Path) -> None:
+    network = load_network(whole)
+    assert not network.training
+    assert torch.equal(network.stem.weight, final(whole)["weights.stem.weight"])
+
+
+class StopAt(Reporter):
+    """Sends Ctrl-C to this process after a step."""
+
+    def __init__(self, step: int) -> None:
+        self.at, self.done = step, 0
+
+    def due(self) -> bool:
+        self.done += 1
+        if self.done == self.at:
+            os.kill(os.getpid(), signal.SIGINT)
+        return False
+
+
+@pytest.mark.parametrize("step", [4, 5, 6, 11])
+def test_ctrl_c_saves_and_the_resumed_run_is_identical(whole: Path, tmp_path: Path, step: int) -> None:
+    out = tmp_path / "run"
+    with pytest.raises(train.Interrupted, match=r"stopped at step \d+ of 18") as stop:
+        train.fit(recipe(), out=out, device="cpu", reporter=StopAt(step))
+    assert stop.value.folder == out
+    found = checkpoint.latest(out / "checkpoints")
+    assert found is not None
+    assert step <= found.step <= step + 1
+    train.fit(recipe(), out=out, resume=True, device="cpu")
+    assert_identical(out, whole)
+
+
+def test_other_steps_per_epoch_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(train.Interrupted):
+        train.fit(recipe(), out=tmp_path, device="cpu", reporter=StopAt(2))
+    saved = checkpoint.latest(tmp_path / "checkpoints")
+    assert saved is not None
+    checkpoint.save(tmp_path / "checkpoints", saved.step, saved.tensors, saved.state | {"steps_per_epoch": 5})
+    with pytest.raises(ValueError, match="took 5 steps per epoch, here it would take 6; resume it with the data"):
+        train.fit(recipe(), out=tmp_path, resume=True, device="cpu")
+
+
+def test_a_run_with_a_short_beginning_is_evaluated_at_any_timesteps(tmp_path: Path) -> None:
+    train.fit(recipe("epochs=1", "timesteps=3", "short_timesteps=2", "short_epochs=1"), out=tmp_path, device="cpu")
+    assert evaluate_run(tmp_path, timesteps=1, device="cpu").accuracy > 0
+
+
+def test_elapsed_counts_every_second_once(whole: Path, tmp_path: Path) -> None:
+    with pytest.raises(train.Interrupted):
+        train.fit(recipe(), out=tmp_path, device="cpu", reporter=StopAt(8))
+    train.fit(recipe(), out=tmp_path, resume=True, device="cpu")
+    rows = Run(tmp_path).rows()
+    spent = sum(row["seconds"] for row in rows)
+    assert spent < rows[-1]["elapsed"] < process_seconds() - Run(whole).rows()[-1]["seconds"]
+    assert [row["elapsed"] for row in rows] == sorted(row["elapsed"] for row in rows)
+
+
+def test_elapsed_begins_when_it_is_told(tmp_path: Path) -> None:
+    before = process_seconds()
+    rows = train.fit(recipe("epochs=1"), out=tmp_path / "run", device="cpu", began=0.0).rows()
+    assert rows[-1]["elapsed"] > before
+
+
+def test_ctrl_c_is_ours_only_while_training(tmp_path: Path) -> None:
+    before = signal.getsignal(signal.SIGINT)
+    train.fit(recipe("epochs=1"), out=tmp_path / "main", device="cpu")
+    assert signal.getsignal(signal.SIGINT) is before
+    thread = threading.Thread(target=train.fit, args=[recipe("epochs=1")], kwargs={"out": tmp_path / "thread"})
+    thread.start()
+    thread.join()
+    assert len(Run(tmp_path / "thread").rows()) == 1
+
+
+def start(folder: Path, resume: bool, *settings: str) -> None:
+    torch.set_num_threads(1)
+    train.fit(recipe(*settings), out=folder, resume=resume, device="cpu", save_every=0)
+
+
+def test_kills_at_random_moments_change_nothing(tmp_path: Path) -> None:
+    settings = ("average=0.8", "epochs=4", "timesteps=1")
+    began = time.monotonic()
+    train.fit(recipe(*settings), out=tmp_path / "whole", device="cpu")
+    lasted = time.monotonic() - began
+    rng = random.Random(KILLS)
+    kills = attempt = 0
+    while kills < KILLS:
+        attempt += 1
+        out = tmp_path / f"killed-{attempt}"
+        while not (out / "recipe.json").exists():  # a kill before that leaves nothing to resume
+            shutil.rmtree(out, ignore_errors=True)
+            kills += killed(out, False, settings, rng.uniform(0, 1.2) * lasted)
+        while kills < KILLS and killed(out, True, settings, rng.uniform(0, 1.2) * lasted):
+            kills += 1
+        train.fit(recipe(*settings), out=out, resume=True, device="cpu")
+        assert_identical(tmp_path / "whole", out)
+        shutil.rmtree(out)
+
+
+KILLS = int(os.environ.get("RHEOBASE_KILLS", "5"))
+
+
+def killed(folder: Path, resume: bool, settings: tuple[str, ...], after: float) -> bool:
+    """Whether a run in a process of its own was killed before its end."""
+    child = processes.Process(target=start, args=(folder, resume, *settings))
+    child.start()
+    child.join(after)
+    child.kill()
+    child.join()
+    assert child.exitcode in (0, -signal.SIGKILL)
+    return child.exitcode != 0
+
+
+def test_damage_costs_one_epoch_and_nothing_else(whole: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    with pytest.raises(train.Interrupted):
+        train.fit(recipe(), out=out, device="cpu", reporter=StopAt(15), save_every=0)
+    newest = max((out / "checkpoints").iterdir())
+    (newest / "training.safetensors").write_bytes(b"")
+    with pytest.warns(UserWarning, match="damaged"):
+        train.fit(recipe(), out=out, resume=True, device="cpu")
+    assert_identical(out, whole)
+
+
+def test_a_checkpoint_in_parts_is_resumed_too(whole: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    with pytest.raises(train.Interrupted):
+        train.fit(recipe(), out=out, device="cpu", reporter=StopAt(8), part_bytes=100_000)
+    assert len(list((out / "checkpoints").glob("*/weights.safetensors.part*"))) == 4
+    train.fit(recipe(), out=out, resume=True, device="cpu")
+    assert_identical(out, whole)
+
+
+def test_checkpoints_are_rare_and_metrics_after_the_last_one_are_made_anew(whole: Path, tmp_path: Path) -> None:
+    class Leave(StopAt):
+        def due(self) -> bool:
+            self.done += 1
+            if self.done == self.at:
+                raise KeyboardInterrupt  # as a kill: nothing is saved
+            return False
+
+    out = tmp_path / "run"
+    with pytest.raises(train.Interrupted):
+        train.fit(recipe(), out=out, device="cpu", reporter=StopAt(3))
+    with pytest.raises(KeyboardInterrupt):
+        train.fit(recipe(), out=out, resume=True, device="cpu", reporter=Leave(12))
+    assert [row["epoch"] for row in Run(out).rows()] == [1, 2]
+    assert [p.name for p in (out / "checkpoints").iterdir()] == ["00000004"]
+    before = Run(out).rows()[0]["elapsed"]
+    train.fit(recipe(), out=out, resume=True, device="cpu")
+    assert_identical(out, whole)
+    assert Run(out).rows()[0]["elapsed"] != before
+
+
+def test_a_kill_between_the_first_metrics_and_the_first_checkpoint(whole: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    shutil.copytree(whole, out, ignore=shutil.ignore_patterns("checkpoints"))
+    lines = (out / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (out / "metrics.jsonl").write_text(lines[0] + lines[1][:20])
+    train.fit(recipe(), out=out, resume=True, device="cpu")
+    assert_identical(out, whole)
+
+
+@pytest.mark.parametrize("batch_size", [256, 1438], ids=["in the middle of an epoch", "by its only step"])
+def test_a_loss_that_is_not_finite_ends_the_run_with_the_last_good_checkpoint(tmp_path: Path, batch_size: int) -> None:
+    sentence = r"the loss became (nan|inf) by step \d.*last good checkpoint is in .*smaller lr"
+    with pytest.raises(ValueError, match=sentence):
+        train.fit(recipe("lr=1e38", f"batch_size={batch_size}"), out=tmp_path / "run", device="cpu")
+    found = checkpoint.latest(tmp_path / "run" / "checkpoints")
+    assert found is None or all(t.isfinite().all() for t in found.tensors["weights"].values())
+
+
+def test_resume_wants_the_same_recipe(whole: Path) -> None:
+    with pytest.raises(ValueError, match="holds a run of another recipe"):
+        train.fit(recipe("lr=0.2"), out=whole, resume=True)
+    with pytest.raises(ValueError, match="resume needs the folder of the run"):
+        train.fit(recipe(), resume=True)
+
+
+def test_a_folder_that_is_no_run(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"is not the folder of a run: it has no recipe\.json"):
+        evaluate_run(tmp_path)
+
+
+def test_an_empty_run_has_nothing_to_evaluate(tmp_path: Path, whole: Path) -> None:
+    for name in ("recipe.json", "data.json"):
+        (tmp_path / name).write_bytes((whole / name).read_bytes())
+    with pytest.raises(ValueError, match="has no checkpoint: no epoch was finished"):
+        evaluate_run(tmp_path)
+
+
+def test_a_network_that_cannot_be_built_leaves_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="image_size 8 is too small"):
+        train.fit(recipe("network=resnet34"), out=tmp_path / "run", device="cpu")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_full_disk_while_writing_metrics(tmp_path: Path) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("needs /dev/full, a device without space")
+
+    class Fills(Reporter):
+        def start(self, folder: Path, epochs: int, steps: int, done: int) -> None:
+            (folder / "metrics.jsonl").symlink_to("/dev/full")
+
+    with pytest.raises(OSError, match=r"cannot write to .*metrics\.jsonl: No space left on device; the checkpoints"):
+        train.fit(recipe(), out=tmp_path / "run", device="cpu", reporter=Fills())
+
+
+def test_the_folder_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match=r"cannot write to .*file/run: Not a directory; choose another folder"):
+        train.fit(recipe(), out=tmp_path / "file" / "run")
+
+
+def test_a_short_beginning_and_rare_evaluation(tmp_path: Path) -> None:
+    settings = ("timesteps=3", "short_timesteps=1", "short_epochs=2", "evaluate_every=2")
+    rows = train.fit(recipe(*settings), out=tmp_path / "run", device="cpu").rows()
+    assert [row["timesteps"] for row in rows] == [1, 1, 3]
+    assert ["test_accuracy" in row for row in rows] == [False, True, True]
+
+
+@pytest.mark.parametrize("setting", ["memory=packed", "memory=recompute", "precision=bf16", "loss=steps"])
+def test_options_reach_the_network(tmp_path: Path, setting: str) -> None:
+    rows = train.fit(recipe(setting, "epochs=2"), out=tmp_path / "run", device="cpu").rows()
+    assert rows[-1]["loss"] < rows[0]["loss"]
+
+
+class Losses(Reporter):
+    def __init__(self) -> None:
+        self.values: list[float] = []
+
+    def due(self) -> bool:
+        return True
+
+    def step(self, done: int, loss: float, accuracy: float, speed: float) -> None:
+        self.values.append(loss)  # the mean over the epoch so far
+
+
+def test_golden_losses_of_the_demo_in_float64(tmp_path: Path) -> None:
+    losses = Losses()
+    train.fit(recipes.get("demo").changed(["precision=fp64", "epochs=1"]), out=tmp_path / "run", reporter=losses)
+    if os.environ.get("RHEOBASE_WRITE_GOLDEN"):
+        GOLDEN.write_text("".join(f"{i} {loss!r}\n" for i, loss in enumerate(losses.values[:20], 1)))
+    golden = [float(line.split()[1]) for line in GOLDEN.read_text().splitlines()]
+    assert len(golden) == 20
+    assert losses.values[:20] == pytest.approx(golden, rel=1e-9)
+
+
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+@needs_gpu
+@pytest.mark.parametrize(("precision", "tolerance"), [("fp64", 1e-9), ("bf16", 1e-2), ("fp16", 1e-2)])
+def test_on_a_gpu_the_captured_step_is_the_eager_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision: str, tolerance: float
+) -> None:
+    used: list[Step] = []
+
+    def spy(step: Step, device: torch.device) -> Step:
+        used.append(capture(step, device))
+        return used[-1]
+
+    settings = recipe(f"precision={precision}", "average=0.8", "epochs=2", "batch_size=64")
+    monkeypatch.setattr(train, "capture", spy)
+    captured = train.fit(settings, out=tmp_path / "captured", device="cuda").rows()
+    (step,) = used
+    assert isinstance(step, CapturedStep)
+    assert step.graph is not None, "it was never captured"
+    monkeypatch.setattr(train, "capture", lambda step, device: step)
+    eager = train.fit(settings, out=tmp_path / "eager", device="cuda").rows()
+    assert eager[1]["loss"] < 0.95 * eager[0]["loss"], "too little happens to see a difference"
+    assert [row["loss"] for row in captured] == pytest.approx([row["loss"] for row in eager], rel=tolerance)
+
+
+@needs_gpu
+@pytest.mark.parametrize("precision", ["fp64", "fp16"])
+def test_on_a_gpu_a_stopped_run_goes_on(tmp_path: Path, precision: str) -> None:
+    settings = recipe(f"precision={precision}")
+    whole = train.fit(settings, out=tmp_path / "whole", device="cuda").rows()
+    with pytest.raises(train.Interrupted):
+        train.fit(settings, out=tmp_path / "run", device="cuda", reporter=StopAt(10))
+    rows = train.fit(settings, out=tmp_path / "run", resume=True, device="cuda").rows()
+    assert [row["step"] for row in rows] == [6, 12, 18]
+    tolerance = {"fp64": 1e-9, "fp16": 1e-2}[precision]
+    assert [row["loss"] for row in rows] == pytest.approx([row["loss"] for row in whole], rel=tolerance)

@@ -1,0 +1,112 @@
+"""Predictions against what a real step on this machine keeps and makes."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rheobase import recipes
+from rheobase.models import resnet8
+from rheobase.recipes import Recipe
+from rheobase.train import plan
+from rheobase.train.step import make_optimizer, make_step
+
+
+def recipe(*settings: str) -> Recipe:
+    return recipes.get("demo").changed(["batch_size=6", *settings])
+
+
+def test_weights_gradients_and_momentum_are_the_floor() -> None:
+    """Without images, what remains are weights and momentum, and those gradients that are there at the peak."""
+    parameters = 4 * sum(p.numel() for p in resnet8().parameters())
+    per_image = (plan.tensor_bytes(recipe(), 66) - plan.tensor_bytes(recipe(), 34)) / 32
+    floor = plan.tensor_bytes(recipe(), 34) - 34 * per_image
+    assert 2 * parameters < floor < 3.5 * parameters
+    averaged = plan.tensor_bytes(recipe("average=0.9"), 34) - plan.tensor_bytes(recipe(), 34)
+    assert parameters < averaged < 1.3 * parameters
+
+
+def test_activations_grow_with_images_timesteps_and_precision() -> None:
+    base = plan.tensor_bytes(recipe(), 300)
+    assert plan.tensor_bytes(recipe(), 600) == pytest.approx(2 * base, rel=0.1)
+    assert plan.tensor_bytes(recipe("timesteps=8"), 300) == pytest.approx(2 * base, rel=0.1)
+    assert plan.tensor_bytes(recipe("precision=fp64"), 300) == pytest.approx(2 * base, rel=0.1)
+    assert plan.tensor_bytes(recipe("precision=bf16"), 300) < 0.7 * base
+
+
+def test_memory_modes_save_in_order() -> None:
+    speed, packed, recompute = (plan.tensor_bytes(r, 300) for r in plan.modes(recipe()))
+    assert recompute < packed < speed
+
+
+@pytest.mark.parametrize("memory", ["speed", "packed", "recompute"])
+def test_the_largest_batch_fits_and_the_next_tenth_does_not(memory: str) -> None:
+    r, space = recipe(f"memory={memory}"), plan.WORKSPACE + 50 * 2**20
+    largest = plan.largest_batch(r, space)
+    assert plan.peak_bytes(r, largest) <= space + 2**19
+    assert plan.peak_bytes(r, largest + largest // 10) > space
+    assert plan.largest_batch(r, 2**10) == 0
+
+
+def test_a_real_step_makes_what_was_predicted() -> None:
+    """Counted in the same way, on tensors with memory."""
+    r, n = recipe(), 40
+    network = resnet8()
+    optimizer = make_optimizer(network, r, plan.CPU)
+    step = make_step(network, optimizer, torch.amp.GradScaler("cpu", enabled=False), r, r.timesteps)
+    images, labels = torch.rand(n, 1, 8, 8), torch.randint(0, 10, (n,))
+    step(images, labels)
+    kept = [*network.parameters(), *network.buffers(), images, labels]
+    kept += [state["momentum_buffer"] for state in optimizer.state.values()]
+    optimizer.zero_grad()
+    with plan._Storages() as storages:
+        for tensor in kept:
+            storages._count(tensor.untyped_storage())
+        step(images, labels)
+    assert storages.peak == pytest.approx(plan.tensor_bytes(r, n), rel=0.1)
+
+
+RESULTS = Path(__file__).parents[2] / "results"
+MEASURED = json.loads((RESULTS / "memory-nvidia-h200.json").read_text())["runs"]
+
+
+@pytest.mark.parametrize("run", MEASURED, ids=lambda run: f"{run['recipe']}-{run['memory']}")
+def test_an_h200_measured_the_same_within_a_tenth(run: dict[str, Any]) -> None:
+    """`plan.WORKSPACE`, one number for all networks, was fitted to these runs and those below."""
+    r = recipes.get(run["recipe"]).changed([f"memory={run['memory']}", "precision=bf16"])
+    assert (r.timesteps, r.network) == (run["timesteps"], run["network"])
+    assert plan.peak_bytes(r, run["batch"]) == pytest.approx(run["measured_bytes"], rel=0.1)
+
+
+TRAINED = [
+    run for run in json.loads((RESULTS / "imagenet.json").read_text())["training"] if run["images"] == "on the device"
+]
+
+
+@pytest.mark.parametrize("run", TRAINED, ids=lambda run: f"{run['network']}-{run['memory']}")
+def test_training_on_large_images_measured_the_same_within_a_tenth(run: dict[str, Any]) -> None:
+    r = recipes.get(f"imagenet_{run['network']}").changed([f"memory={run['memory']}"])
+    assert plan.peak_bytes(r, run["batch"]) == pytest.approx(run["peak_gib"] * 2**30, rel=0.1)
+
+
+@pytest.mark.parametrize("memory", ["speed", "packed", "recompute"])
+def test_the_benchmark_measured_the_same_within_a_tenth(memory: str) -> None:
+    """ResNet-19, 4 timesteps, 256 images, bfloat16."""
+    (run,) = json.loads((RESULTS / "step-nvidia-h200.json").read_text())["runs"]
+    assert (run["setting"]["timesteps"], run["setting"]["batch"]) == (4, 256)
+    measured = run["results"][f"rheobase-{memory}"]["peak_bytes"]
+    r = recipes.get("cifar10_resnet19_t4").changed([f"memory={memory}"])
+    assert plan.peak_bytes(r, 256) == pytest.approx(measured, rel=0.1)
+
+
+def test_unknown_data() -> None:
+    with pytest.raises(ValueError, match="the shape of data set 'mine' is not known"):
+        plan.tensor_bytes(recipe("data=mine"), 4)
+
+
+@pytest.mark.parametrize("name", ["dvsgesture_resnet17", "imagenet_resnet50"])
+def test_sequences_and_large_images(name: str) -> None:
+    r = recipes.get(name).changed(["timesteps=2"])
+    assert plan.tensor_bytes(r, 2) > 4 * 3 * 1.8e6

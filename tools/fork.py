@@ -1,0 +1,49 @@
+"""Continue a run as another recipe that agrees with it so far: what both have in common is trained once.
+
+python -m tools.fork runs/t2 cifar10_resnet19_t4 runs/t4 && rheobase train --resume runs/t4 --data DATA
+"""
+
+import argparse
+import json
+import shutil
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from rheobase import recipes
+from rheobase.recipes import Recipe
+from rheobase.train import checkpoint
+from rheobase.train.runs import Run
+
+
+def fork(run: Path, recipe: Recipe, out: Path) -> None:
+    """Copy the unfinished run in the folder `run` to `out` and make it one of `recipe`."""
+    own, saved = Run(run).recipe(), checkpoint.latest(Run(run).checkpoints)
+    rows = Run(run).rows()
+    if saved is None or not rows:
+        raise ValueError(f"{run} has no checkpoint after a finished epoch")
+    steps = rows[0]["step"]
+    begun = range(-(-saved.step // steps))  # epochs, the last one perhaps not to its end
+    free = {"name": "", "timesteps": 1, "short_timesteps": 0, "short_epochs": 0}
+    if replace(own, **free) != replace(recipe, **free):
+        raise ValueError(f"{recipe.name} differs from {own.name} in more than its timesteps")
+    if any(own.timesteps_at(epoch) != recipe.timesteps_at(epoch) for epoch in begun):
+        raise ValueError(f"{recipe.name} has other timesteps in the first {len(begun)} epochs than {own.name}")
+    shutil.copytree(run, out)
+    (out / "recipe.json").write_text(json.dumps(asdict(recipe), indent=1) + "\n")
+    environment = json.loads((out / "environment.json").read_text())
+    environment["forked"] = {"recipe": own.name, "step": saved.step}
+    (out / "environment.json").write_text(json.dumps(environment, indent=1) + "\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("run", type=Path)
+    parser.add_argument("recipe")
+    parser.add_argument("out", type=Path)
+    options = parser.parse_args()
+    fork(options.run, recipes.get(options.recipe), options.out)
+    print(f"continue with: rheobase train --resume {options.out}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,57 @@
+"""Keep a run without its weights, for everybody to read: recipe, environment, metrics, learning curves.
+
+python -m tools.keep runs/cifar10_resnet19_t2-1 results/cifar10/t2 --data DATA
+
+With data, the network is also measured at other numbers of timesteps. What is kept still is the folder of a run.
+"""
+
+import argparse
+import json
+import shutil
+from dataclasses import asdict
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from rheobase.report import plots
+from rheobase.tasks.evaluate import evaluate_run
+from rheobase.train.runs import Run
+
+FILES = ("recipe.json", "data.json", "environment.json", "metrics.jsonl")
+TIMESTEPS = (1, 2, 3, 4, 6, 8)
+
+
+def keep(run: Path, out: Path) -> None:
+    """Copy what tells about the run in the folder `run`, and nothing that names a place on this machine."""
+    rows = Run(run).rows()
+    if not rows:
+        raise ValueError(f"{run} has no finished epoch to keep")
+    out.mkdir(parents=True, exist_ok=True)
+    for name in FILES:
+        shutil.copyfile(run / name, out / name)
+    if find_spec("matplotlib"):
+        plots.learning_curves(rows, out / "curves.png")
+
+
+def against_timesteps(run: Path, data: Path | None, device: str) -> dict[str, Any]:
+    """Test accuracy, loss and firing rates of the trained network at several numbers of timesteps."""
+    return {str(t): asdict(evaluate_run(run, data=data, timesteps=t, device=device)) for t in TIMESTEPS}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("run", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--no-timesteps", action="store_true", help="leave out the accuracy against timesteps")
+    options = parser.parse_args()
+    keep(options.run, options.out)
+    if not options.no_timesteps:
+        found = against_timesteps(options.run, options.data, options.device)
+        (options.out / "timesteps.json").write_text(json.dumps(found, indent=1) + "\n")
+    print(f"kept in {options.out}")
+
+
+if __name__ == "__main__":
+    main()
