@@ -96,7 +96,7 @@ def test_up_is_forbidden(importer: str, other: str) -> None:
 
 
 def test_every_room_is_in_order() -> None:
-    assert {part(path) for path in files()} == {*ROOMS} - {"plugins"}
+    assert {part(path) for path in files()} == {*ROOMS}
 
 
 def test_training_knows_neither_nir_nor_onnx() -> None:

@@ -1,0 +1,89 @@
+"""What is known of a data set: one record, which a data set carries and a run, a deployed network and a plan keep."""
+
+from collections.abc import Mapping
+from dataclasses import MISSING, asdict, dataclass, fields
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataInfo:
+    """`mean` and `std` have one value per channel, in the units of the images (0 to 255)."""
+
+    name: str
+    classes: tuple[str, ...]
+    channels: int
+    size: int
+    """Side of the images in pixels."""
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    timesteps: int = 0
+    """Slices of a recording; 0 for images."""
+    simulated: bool = False
+    """Whether its recordings come from a simulated camera."""
+    images: int = 0
+    """For training; 0 where it is not known."""
+    test_images: int = 0
+    fingerprint: str = ""
+    """Of labels and content; empty where it is not known."""
+
+    @classmethod
+    def of(cls, content: Mapping[str, Any], source: object) -> "DataInfo":
+        """The record in `content`, which comes from the file `source`."""
+        names = {f.name: f.default is MISSING for f in fields(cls)}
+        missing = [name for name, needed in names.items() if needed and name not in content]
+        unknown = sorted(content.keys() - names)
+        if missing or unknown:
+            what = f"has no {missing[0]}" if missing else f"has an entry {unknown[0]} that this version does not know"
+            raise ValueError(f"{source}: its record of the data {what}; restore it, or start from the run again")
+        try:
+            lists = {name: tuple(content[name]) for name in ("classes", "mean", "std")}
+            found = cls(**{**content, **lists})
+            found._check()
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{source}: its record of the data is damaged ({error}); restore it") from None
+        return found
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Of one image, or of one step of a recording."""
+        return self.channels, self.size, self.size
+
+    def as_dict(self) -> dict[str, Any]:
+        """For a JSON file."""
+        return asdict(self)
+
+    def refuse_others(self, found: "DataInfo", owner: object) -> None:
+        """Raise a ValueError if a network of `owner`, whose record this is, cannot be used with the data `found`."""
+        if found.classes != self.classes:
+            here, there = (
+                _few(set(a) - set(b)) for a, b in ((found.classes, self.classes), (self.classes, found.classes))
+            )
+            what = f"{here} instead of {there}" if here or there else "the same ones in another order"
+            raise ValueError(f"{owner} was trained on other classes than these data have: {what}; give its own data")
+        for name, own, other in (
+            ("images of [C, H, W] =", list(self.shape), list(found.shape)),
+            ("recordings:", bool(self.timesteps), bool(found.timesteps)),
+        ):
+            if own != other:
+                raise ValueError(f"{owner} was trained on {name} {own}, these data have {other}; give its own data")
+
+    def same_content(self, found: "DataInfo") -> bool:
+        """Whether `found` are the very data of this record, as far as both tell."""
+        return not (self.fingerprint and found.fingerprint) or self.fingerprint == found.fingerprint
+
+    def _check(self) -> None:
+        texts = (self.name, self.fingerprint, *self.classes)
+        if not all(isinstance(text, str) for text in texts) or not isinstance(self.simulated, bool):
+            raise ValueError("names must be texts")
+        counts = (self.channels, self.size, self.timesteps, self.images, self.test_images)
+        if not all(type(n) is int and 0 <= n < 2**40 for n in counts) or min(self.channels, self.size) < 1:
+            raise ValueError("sizes must be whole numbers")
+        if not self.classes or {len(self.mean), len(self.std)} != {self.channels}:
+            raise ValueError("it needs classes, and one mean and deviation per channel")
+        if not all(abs(float(m)) < 1e12 for m in self.mean) or not all(0 < float(s) < 1e12 for s in self.std):
+            raise ValueError("means and deviations must be finite, deviations above 0")
+
+
+def _few(names: set[str]) -> str:
+    shown = ", ".join(sorted(names)[:3])
+    return f"{shown}, ..." if len(names) > 3 else shown

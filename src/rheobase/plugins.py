@@ -1,0 +1,202 @@
+"""The door for parts of your own: whatever a recipe names can be yours.
+
+    from rheobase.plugins import dataset, loss, network, neuron, optimizer, recipe
+
+    @network
+    def tiny(num_classes, in_channels, image_size, **soma): ...
+
+Each of these is a decorator, and the shelf on which the decorated function stands under its name, beside ours.
+`load` runs a plugin: a file, or an installed module, that decorates such functions.
+"""
+
+import hashlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+Part = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """Where parts come from: the name it was loaded by, and its source files by their names."""
+
+    name: str
+    sources: Mapping[str, bytes]
+
+    @property
+    def sha256(self) -> str:
+        digest = hashlib.sha256()
+        for name, content in sorted(self.sources.items()):
+            digest.update(f"{name}\0{len(content)}\0".encode() + content)
+        return digest.hexdigest()
+
+
+class Shelf:
+    """The parts of one kind by name; a decorator for functions that become one."""
+
+    def __init__(self, kind: str, *positional: str, **keywords: str) -> None:
+        """What a part of this `kind` is called with, in words for the error of one that cannot be."""
+        self.kind, self.positional, self.keywords = kind, positional, keywords
+        self.parts: dict[str, Part] = {}
+        self.origins: dict[str, Plugin | None] = {}
+
+    def __call__(self, part: Part | str) -> Any:
+        """Put `part` on the shelf under its own name; `@shelf("another-name")` chooses one."""
+        if isinstance(part, str):
+            return lambda function: self.add(part, function)
+        return self.add(getattr(part, "__name__", ""), part)
+
+    def add(self, name: str, part: Part) -> Part:
+        if not name or not callable(part):
+            raise ValueError(f"@{self.kind} belongs on a function or class, got {part!r}")
+        self._check_signature(name, part)
+        if name in self.parts and _identity(self.parts[name]) != _identity(part):
+            raise ValueError(f"the name of the {self.kind} '{name}' is taken; choose another")
+        self.parts[name], self.origins[name] = part, origin(part)
+        return part
+
+    def get(self, name: str) -> Part:
+        if name not in self.parts:
+            raise ValueError(
+                f"unknown {self.kind} '{name}'; choose one of {', '.join(self.parts)}, "
+                "or name the file that has it with --plugin"
+            )
+        return self.parts[name]
+
+    def _check_signature(self, name: str, part: Part) -> None:
+        try:
+            inspect.signature(part).bind(*self.positional, **self.keywords)
+        except TypeError as error:
+            expected = ", ".join([*self.positional, *(f"{key}=" for key in self.keywords)])
+            raise ValueError(
+                f"the {self.kind} '{name}' cannot be called as {name}({expected}): {error}; change its parameters"
+            ) from None
+        except ValueError:  # a builtin without a signature: calling it will tell
+            pass
+
+
+_SETTINGS = {"decay": "", "v_th": "", "width": ""}
+
+network = Shelf("network", num_classes="", in_channels="", image_size="", **_SETTINGS)
+neuron = Shelf("neuron", "channels", branches="", **_SETTINGS)
+dataset = Shelf("dataset", "path")
+loss = Shelf("loss", "logits", "labels", "recipe")
+optimizer = Shelf("optimizer", "groups", "lr", "recipe")
+recipe = Shelf("recipe")
+
+SHELVES = (network, neuron, dataset, loss, optimizer, recipe)
+
+_loaded: dict[str, Plugin] = {}  # by file or module
+_loading: list[Plugin] = []
+
+
+def load(source: str) -> Plugin:
+    """Run the plugin in the file `source`, or the installed module of that name, once; its parts are there then.
+
+    Modules that it imports are also looked for in its own folder, after all other places.
+    """
+    is_file = source.endswith(".py") or Path(source).is_file()
+    key = str(Path(source).resolve()) if is_file else source
+    plugin = _from_file(source) if is_file else _from_module(source)
+    if _loaded.get(key) == plugin:
+        return plugin
+    before = [(shelf, dict(shelf.parts), dict(shelf.origins)) for shelf in SHELVES]
+    try:
+        with _as_loading(plugin):
+            _run(key) if is_file else import_module(source)
+        if all(shelf.parts == parts for shelf, parts, _ in before):
+            raise ValueError("it registers nothing; decorate a function with @network, @loss or another of its kind")
+    except (Exception, SystemExit) as error:
+        for shelf, parts, origins in before:
+            shelf.parts, shelf.origins = parts, origins
+        raise ValueError(f"plugin {source}: {_what_and_where(error, key)}") from error
+    _loaded[key] = plugin
+    return plugin
+
+
+def loaded() -> list[str]:
+    """What `load` takes to load the same plugins in another process."""
+    return list(_loaded)
+
+
+def origin(part: Any) -> Plugin | None:
+    """The plugin that is being loaded, or else the file that `part` was written in; None for our own parts."""
+    if _loading:
+        return _loading[-1]
+    name = getattr(part, "__module__", None) or ""
+    if name.partition(".")[0] == __name__.partition(".")[0]:
+        return None
+    file = getattr(sys.modules.get(name), "__file__", None)
+    if file and Path(file).is_file():
+        return Plugin(Path(file).name, {Path(file).name: Path(file).read_bytes()})
+    try:
+        return Plugin(name, {f"{getattr(part, '__name__', 'part')}.py": inspect.getsource(part).encode()})
+    except (OSError, TypeError):
+        return Plugin(name, {})
+
+
+def _identity(part: Part) -> tuple[Any, ...]:
+    """Equal for a function that is defined again, in a notebook for example."""
+    return getattr(part, "__module__", None), getattr(part, "__qualname__", id(part))
+
+
+@contextmanager
+def _as_loading(plugin: Plugin) -> Iterator[None]:
+    _loading.append(plugin)
+    try:
+        yield
+    finally:
+        _loading.pop()
+
+
+def _from_file(source: str) -> Plugin:
+    path = Path(source)
+    try:
+        return Plugin(path.name, {path.name: path.read_bytes()})
+    except OSError as error:
+        raise ValueError(f"plugin {source}: cannot read this file ({error.strerror}); give its path") from None
+
+
+def _from_module(source: str) -> Plugin:
+    try:
+        spec = importlib.util.find_spec(source)
+    except (ImportError, ValueError):
+        spec = None
+    if spec is None or spec.origin is None:
+        raise ValueError(f"plugin {source}: no such file, and no module of that name is installed; give its path")
+    file = Path(spec.origin)
+    if not spec.submodule_search_locations:
+        return Plugin(source, {file.name: file.read_bytes()})
+    return Plugin(source, {str(p.relative_to(file.parent)): p.read_bytes() for p in file.parent.rglob("*.py")})
+
+
+def _run(path: str) -> ModuleType:
+    name = f"{Path(path).stem}_{hashlib.sha256(path.encode()).hexdigest()[:8]}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ValueError("not a Python file; its name must end in .py")
+    folder = str(Path(path).parent)
+    if folder not in sys.path:
+        sys.path.append(folder)
+    sys.modules[name] = module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _what_and_where(error: BaseException, path: str) -> str:
+    lines = [frame.lineno for frame in inspect.getinnerframes(error.__traceback__) if frame.filename == path]
+    if isinstance(error, SyntaxError) and error.filename == path and error.lineno:
+        lines.append(error.lineno)
+    where = f" (line {lines[-1]})" if lines else ""
+    if isinstance(error, ValueError):
+        return f"{error}{where}"
+    first = (str(error).splitlines() or [""])[0]
+    return f"{type(error).__name__} while it was loaded: {first}{where}; mend it first"
