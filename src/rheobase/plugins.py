@@ -13,6 +13,7 @@ import hashlib
 import importlib.util
 import inspect
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -192,7 +193,8 @@ def _run(path: str) -> ModuleType:
 
 
 def _what_and_where(error: BaseException, path: str) -> str:
-    lines = [frame.lineno for frame in inspect.getinnerframes(error.__traceback__) if frame.filename == path]
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if frame.filename == path and frame.lineno]
     if isinstance(error, SyntaxError) and error.filename == path and error.lineno:
         lines.append(error.lineno)
     where = f" (line {lines[-1]})" if lines else ""
