@@ -31,8 +31,9 @@ from rheobase.data.feed import Feed
 from rheobase.recipes import Recipe
 from rheobase.train import plan
 from rheobase.train.capture import capture
+from rheobase.train.optimizers import make_optimizer
 from rheobase.train.runs import environment, network_for
-from rheobase.train.step import Step, make_optimizer, make_step
+from rheobase.train.step import Step, make_step
 
 IMAGENET = 1_281_167  # training images
 NETWORKS = ("resnet34", "resnet34_large", "resnet50")

@@ -21,9 +21,10 @@ from rheobase.data.feed import Feed
 from rheobase.recipes import Recipe
 from rheobase.train import choose_device, fit
 from rheobase.train.capture import capture
+from rheobase.train.optimizers import make_optimizer
 from rheobase.train.progress import Reporter, process_seconds
 from rheobase.train.runs import Run, load_data
-from rheobase.train.step import DTYPES, make_optimizer, make_step
+from rheobase.train.step import DTYPES, make_step
 
 WARM, TIMED = 10, 100  # steps
 

@@ -19,9 +19,10 @@ from rich.table import Table
 from benchmarks.step import environment
 from rheobase.recipes import RECIPES, Recipe
 from rheobase.train.capture import CapturedStep
+from rheobase.train.optimizers import make_optimizer
 from rheobase.train.plan import DATA, modes, peak_bytes
 from rheobase.train.runs import network_for
-from rheobase.train.step import make_optimizer, make_step
+from rheobase.train.step import make_step
 
 # recipe and images per step on one GPU
 RUNS = [

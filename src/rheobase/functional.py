@@ -116,6 +116,23 @@ def readout(logits: Tensor) -> Tensor:
     return _at_least_float32(logits).mean(0).to(logits.dtype)
 
 
+def check_sequence(x: Tensor, timesteps: int | None) -> int:
+    """The number of steps of a network's input; a ValueError unless that is clear.
+
+    Images [N, C, H, W] need `timesteps`; a sequence [T, N, C, H, W] has its own.
+    """
+    shape = list(x.shape)
+    if x.ndim not in (4, 5):
+        raise ValueError(f"expected images [N, C, H, W] or a sequence [T, N, C, H, W], got {shape}")
+    if 0 in shape:
+        raise ValueError(f"expected at least one element in every dimension, got {shape}")
+    if x.ndim == 5 and timesteps is not None and timesteps != shape[0]:
+        raise ValueError(f"timesteps={timesteps} does not match the sequence, which has {shape[0]} steps")
+    if x.ndim == 4 and (timesteps is None or timesteps < 1):
+        raise ValueError(f"images need timesteps of at least 1, got {timesteps}; call network(x, timesteps=4)")
+    return shape[0] if timesteps is None else timesteps
+
+
 def check_branches(
     xs: Sequence[Tensor],
     weights: Sequence[Tensor] | Tensor,

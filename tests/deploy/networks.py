@@ -54,7 +54,6 @@ def tiny(seed: int = 0, *, global_pool: bool = False, decay: float = 0.25, v_th:
         num_classes=5,
         image_size=7,
         soma=soma,
-        memory="speed",
     )
     return randomise(model, 7, seed)
 

@@ -53,7 +53,6 @@ def networks(draw):
         num_classes=draw(st.integers(1, 4)),
         image_size=(size := draw(st.integers(16, 18))),
         soma=lambda channels, branches=1: Soma(channels, branches, decay=decay, v_th=v_th),
-        memory="speed",
     )
     model.stem.padding = tuple(k // 2 for k in model.stem.kernel_size)
     if draw(st.booleans()):

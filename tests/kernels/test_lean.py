@@ -89,7 +89,7 @@ def test_evaluation_with_gradients(memory: str) -> None:
     grads = []
     for mode in ("speed", memory):
         torch.manual_seed(2)
-        network = models.resnet8(memory=mode).double().eval()
+        network = models.build("resnet8", memory=mode).double().eval()
         for soma in (m for m in network.modules() if isinstance(m, Soma)):
             nn.init.uniform_(soma.running_var, 0.5, 2)
         network(torch.randn(2, 1, 8, 8, dtype=torch.float64), timesteps=3).sum().backward()
@@ -100,7 +100,7 @@ def test_evaluation_with_gradients(memory: str) -> None:
 
 @pytest.mark.parametrize("memory", MODES)
 def test_without_gradients_nothing_is_left_to_the_soma(memory: str) -> None:
-    network = models.resnet8(memory=memory)
+    network = models.build("resnet8", memory=memory)
     with torch.no_grad():
         assert isinstance(network.body[0].conv1(torch.zeros(2, 1, 16, 8, 8)), Tensor)
         assert network(torch.randn(2, 1, 8, 8), timesteps=3).shape == (3, 2, 10)
@@ -113,7 +113,7 @@ def test_on_a_gpu_bit_for_bit(triton_device: str) -> None:
         results = []
         for memory in ("speed", "packed"):
             torch.manual_seed(1)
-            network = models.resnet19(memory=memory).to(memory_format=torch.channels_last)
+            network = models.build("resnet19", memory=memory).to(memory_format=torch.channels_last)
             with torch.autocast("cuda", torch.bfloat16):
                 logits = network(torch.randn(4, 3, 32, 32), timesteps=3)
             cross_entropy(readout(logits).float(), torch.arange(4)).backward()
@@ -124,7 +124,7 @@ def test_on_a_gpu_bit_for_bit(triton_device: str) -> None:
 
 def test_an_unknown_mode_is_refused() -> None:
     with pytest.raises(ValueError, match="unknown memory mode 'tiny'; choose one of speed, packed, recompute"):
-        models.resnet8(memory="tiny")
+        models.build("resnet8", memory="tiny")
 
 
 def test_a_convolution_with_bias_is_refused() -> None:

@@ -300,15 +300,15 @@ def net19() -> SpikingNet:
         ),
         (
             lambda: net8()(torch.randn(2, 3, 8, 8)),
-            "images need timesteps of at least 1, got None; call model(x, timesteps=4)",
+            "images need timesteps of at least 1, got None; call network(x, timesteps=4)",
         ),
         (
             lambda: net8()(torch.randn(2, 3, 8, 8), timesteps=0),
-            "images need timesteps of at least 1, got 0; call model(x, timesteps=4)",
+            "images need timesteps of at least 1, got 0; call network(x, timesteps=4)",
         ),
         (
             lambda: net8()(torch.randn(2, 3, 8, 8), timesteps=-1),
-            "images need timesteps of at least 1, got -1; call model(x, timesteps=4)",
+            "images need timesteps of at least 1, got -1; call network(x, timesteps=4)",
         ),
         (
             lambda: net8()(torch.randn(4, 2, 3, 8, 8), timesteps=6),

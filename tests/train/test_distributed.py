@@ -18,8 +18,9 @@ from rheobase import recipes, train
 from rheobase.models import resnet8
 from rheobase.recipes import Recipe
 from rheobase.train import checkpoint, distributed
+from rheobase.train.optimizers import make_optimizer
 from rheobase.train.runs import Run
-from rheobase.train.step import make_optimizer, make_step
+from rheobase.train.step import make_step
 from tests.train.test_loop import StopAt
 
 processes = multiprocessing.get_context("forkserver")

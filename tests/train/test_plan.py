@@ -11,7 +11,8 @@ from rheobase import recipes
 from rheobase.models import resnet8
 from rheobase.recipes import Recipe
 from rheobase.train import plan
-from rheobase.train.step import make_optimizer, make_step
+from rheobase.train.optimizers import make_optimizer
+from rheobase.train.step import make_step
 
 
 def recipe(*settings: str) -> Recipe:

@@ -8,7 +8,8 @@ from rheobase import recipes
 from rheobase.functional import readout
 from rheobase.models import resnet8
 from rheobase.recipes import Recipe
-from rheobase.train.step import learning_rate, loss_of, make_optimizer, make_step, set_learning_rate, update_average
+from rheobase.train.optimizers import make_optimizer, set_learning_rate
+from rheobase.train.step import learning_rate, loss_of, make_step, update_average
 
 CPU = torch.device("cpu")
 

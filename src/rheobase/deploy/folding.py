@@ -14,10 +14,10 @@ from torch import Tensor, fx, nn
 
 from rheobase.deploy.convolution import convolution
 from rheobase.deploy.network import INPUT, LIF, Network, Scale, linear, node_name
-from rheobase.models import SpikingNet
-from rheobase.nn import Soma
+from rheobase.nn import Soma, as_sequence
 
 _Affine = tuple[Tensor, Tensor]  # factor and shift per channel
+LAYERS = (nn.Conv2d, nn.Linear, nn.AvgPool2d, nn.Identity, Soma)
 
 
 @dataclass(frozen=True)
@@ -32,25 +32,25 @@ class _Branch:
 def fold(model: nn.Module) -> Network:
     """The network of synapses and LIF neurons that fires the same spikes as `model` in evaluation mode.
 
-    A `SpikingNet`, or any module that is made of synapses and somas and reads one sequence [T, N, C, H, W].
+    `model` is any network of synapses and somas that reads a sequence [T, N, C, H, W], or makes its input one by
+    `nn.as_sequence`.
     """
     graph = _Graph()
-    if isinstance(model, SpikingNet):  # part by part: its own forward depends on the input's shape
-        values: str | _Branch = graph.soma("soma", model.soma, [_Branch("stem", model.stem, INPUT)])
-        for name, block in model.body.named_children():
-            values = graph.follow(f"body.{name}", block, values)
-        values = graph.follow("head", model.head, values)
-    else:
-        values = graph.follow("", model, INPUT)
-    graph.node(values)
+    graph.node(graph.follow(model, INPUT))
     return Network(graph.nodes, graph.inputs).eval()
 
 
 class _Tracer(fx.Tracer):
-    """Follows data through modules made of others; what has no parts is a layer."""
+    """Follows data through modules that are made of others, or of operations; layers stay whole."""
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return not any(m.children()) or super().is_leaf_module(m, module_qualified_name)
+        if isinstance(m, LAYERS) or super().is_leaf_module(m, module_qualified_name):
+            return True
+        return not any(m.children()) and any(True for _ in m.parameters())
+
+    def place(self) -> str:
+        """The innermost module that is being followed."""
+        return next(reversed(self.module_stack), "")
 
 
 @dataclass
@@ -58,33 +58,39 @@ class _Graph:
     nodes: dict[str, nn.Module] = field(default_factory=dict)
     inputs: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
-    def follow(self, path: str, module: nn.Module, x: str | _Branch) -> str | _Branch:
-        """Add the layers of `module` (at `path` of the model), which reads x; return what it yields."""
-        where, prefix = f"{path or 'the network'} ({type(module).__name__})", f"{path}." if path else ""
+    def follow(self, model: nn.Module, x: str) -> str | _Branch:
+        """Add the layers of `model`, which reads x; return what it yields."""
+        tracer = _Tracer()
         try:
-            trace = _Tracer().trace(module)
+            trace = tracer.trace(model)
         except Exception as error:
-            raise ValueError(f"fold: cannot follow {where}: {error}") from error
+            raise ValueError(f"fold: cannot follow {_where(model, tracer.place())}: {error}") from error
         values: dict[fx.Node, str | _Branch] = {}
         for step in trace.nodes:
             named = (*step.args, *step.kwargs.values())
-            args = [values[arg] for arg in named if isinstance(arg, fx.Node) and step.op != "output"]
+            args = [values[arg] for arg in named if isinstance(arg, fx.Node) and arg in values]
+            path = next(reversed(step.meta.get("nn_module_stack", {})), "")
+            inside = f"{path}." if path else ""
             if step.op == "placeholder":
+                if step.target == "timesteps":  # how often the input is shown: a deployed network is told anew
+                    continue
                 if values:
-                    raise ValueError(f"fold: {where} takes more than one input")
+                    raise ValueError(f"fold: {_where(model, path)} takes more than one input")
                 values[step] = x
             elif step.op == "output":
                 return values[step.args[0]]
+            elif step.op == "call_function" and step.target is as_sequence:
+                values[step] = args[0]
             elif step.op == "call_module":
-                values[step] = self.layer(f"{prefix}{step.target}", module.get_submodule(str(step.target)), args)
+                values[step] = self.layer(str(step.target), model.get_submodule(str(step.target)), args)
             elif step.op == "call_method" and step.target == "flatten" and step.args[1:] == (2,):
-                values[step] = self.add(f"{prefix}{step.name}", nn.Flatten(), self.node(args[0]))
+                values[step] = self.add(f"{inside}flatten", nn.Flatten(), self.node(args[0]))
             elif step.op == "call_method" and step.target == "mean" and step.args[1:] == ((-2, -1),):
-                pooled = self.add(f"{prefix}pool", nn.AdaptiveAvgPool2d(1), self.node(args[0]))
-                values[step] = self.add(f"{prefix}flatten", nn.Flatten(), pooled)
+                pooled = self.add(f"{inside}pool", nn.AdaptiveAvgPool2d(1), self.node(args[0]))
+                values[step] = self.add(f"{inside}flatten", nn.Flatten(), pooled)
             else:
-                raise ValueError(f"fold: cannot map the operation '{step.name}' in {where}")
-        raise ValueError(f"fold: {where} yields nothing")
+                raise ValueError(f"fold: cannot map the operation '{step.name}' in {_where(model, path)}")
+        raise ValueError(f"fold: {_where(model, '')} yields nothing")
 
     def layer(self, path: str, module: nn.Module, args: list[str | _Branch]) -> str | _Branch:
         if isinstance(module, Soma):
@@ -136,6 +142,10 @@ class _Graph:
             name += "_"
         self.nodes[name], self.inputs[name] = node, sources
         return name
+
+
+def _where(model: nn.Module, path: str) -> str:
+    return f"{path or 'the network'} ({type(model.get_submodule(path)).__name__})"
 
 
 def _normalisation(soma: Soma) -> list[_Affine]:

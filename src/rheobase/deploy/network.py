@@ -147,7 +147,7 @@ class Network(nn.Module):
 
     def forward(self, x: Tensor, timesteps: int | None = None) -> Tensor:
         """Logits [T, N, K] of images [N, C, H, W] shown for `timesteps` steps, or of a sequence [T, N, C, H, W]."""
-        timesteps = check_timesteps(x, timesteps)
+        timesteps = functional.check_sequence(x, timesteps)
         left = self._scales_left_to_neurons()
 
         def fire(name: str, lif: LIF, currents: list[Tensor]) -> Tensor:
@@ -159,7 +159,7 @@ class Network(nn.Module):
 
     def run(self, x: Tensor, timesteps: int | None = None) -> Iterator[tuple[str, Tensor]]:
         """Every node with its output [T, N, ...] ([1, N, ...] where all steps are equal), in order of execution."""
-        timesteps = check_timesteps(x, timesteps)
+        timesteps = functional.check_sequence(x, timesteps)
         return self._walk(x[None] if x.ndim == 4 else x, lambda _, lif, currents: lif(currents, timesteps))
 
     def step(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
@@ -222,14 +222,3 @@ def node_name(path: str) -> str:
 def per_channel(p: Tensor, x: Tensor) -> Tensor:
     """A vector [C], shaped to meet x [N, C, ...]."""
     return p.view(-1, *[1] * (x.ndim - 2))
-
-
-def check_timesteps(x: Tensor, timesteps: int | None) -> int:
-    shape = list(x.shape)
-    if x.ndim not in (4, 5) or 0 in shape:
-        raise ValueError(f"expected images [N, C, H, W] or a sequence [T, N, C, H, W], none of them 0, got {shape}")
-    if x.ndim == 5 and timesteps is not None and timesteps != shape[0]:
-        raise ValueError(f"timesteps={timesteps} does not match the sequence, which has {shape[0]} steps")
-    if x.ndim == 4 and (timesteps is None or timesteps < 1):
-        raise ValueError(f"images need timesteps of at least 1, got {timesteps}; call network(x, timesteps=4)")
-    return shape[0] if timesteps is None else timesteps

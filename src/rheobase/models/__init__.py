@@ -1,20 +1,21 @@
-"""Networks by name: `build` is the only place that chooses one."""
+"""Networks: an encoding layer (stem), a body of blocks, a decoding head.
 
-from collections.abc import Callable
+    image [N, C, H, W] or sequence [T, N, C, H, W] -> stem -> body -> head -> logits [T, N, K]
+
+`blocks` are classes, `networks` small functions over them. Nothing in a network stores T: train at one, run at another.
+`build` is the only place that chooses a network by its name.
+"""
+
+from inspect import signature
 from typing import Any
 
+from torch import nn
+
+from rheobase import plugins
 from rheobase.models.blocks import BasicBlock, Bottleneck, GlobalHead, PlainBlock, PooledHead, SomaFactory
-from rheobase.models.networks import (
-    plain5,
-    plain20,
-    resnet8,
-    resnet17,
-    resnet19,
-    resnet34,
-    resnet34_large,
-    resnet50,
-)
+from rheobase.models.networks import plain5, plain20, resnet8, resnet17, resnet19, resnet34, resnet34_large, resnet50
 from rheobase.models.spiking_net import SpikingNet
+from rheobase.nn import Soma, set_memory
 
 __all__ = [
     "MODELS",
@@ -36,20 +37,31 @@ __all__ = [
     "resnet50",
 ]
 
-MODELS: dict[str, Callable[..., SpikingNet]] = {
-    "plain5": plain5,
-    "plain20": plain20,
-    "resnet8": resnet8,
-    "resnet17": resnet17,
-    "resnet19": resnet19,
-    "resnet34": resnet34,
-    "resnet34_large": resnet34_large,
-    "resnet50": resnet50,
-}
+MODELS = plugins.network.parts
+plugins.neuron.add("lif", Soma)
 
 
-def build(name: str, **options: Any) -> SpikingNet:
-    """The network of that name in `MODELS`."""
-    if name not in MODELS:
-        raise ValueError(f"unknown network '{name}'; choose one of {', '.join(MODELS)}")
-    return MODELS[name](**options)
+def build(name: str | plugins.Part, *, memory: str = "speed", **options: Any) -> Any:
+    """The network of that name, ours or one of a plugin, or what the function in place of a name makes.
+
+    `memory` is what its convolutions keep for the backward pass (see `nn.MEMORY`). `options` go to the function:
+    num_classes, in_channels, image_size, soma, and the settings of the neuron (decay, v_th, width).
+    """
+    function = plugins.network.get(name) if isinstance(name, str) else name
+    label = name if isinstance(name, str) else getattr(name, "__name__", "network")
+    try:
+        network = function(**options)
+    except TypeError as error:
+        raise ValueError(
+            f"network '{label}' cannot be built from {', '.join(options) or 'nothing'}: {error}"
+        ) from error
+    if not isinstance(network, nn.Module):
+        raise ValueError(f"network '{label}': expected a torch.nn.Module, got {type(network).__name__}")
+    try:
+        signature(network.forward).bind("x", "timesteps")
+    except TypeError:
+        raise ValueError(
+            f"network '{label}': its forward must take (x, timesteps); begin it with x = as_sequence(x, timesteps)"
+        ) from None
+    set_memory(network, memory)
+    return network

@@ -7,12 +7,14 @@ from typing import Any
 from rheobase.models.blocks import BasicBlock, Bottleneck, PlainBlock
 from rheobase.models.spiking_net import SpikingNet
 from rheobase.nn import Conv2d
+from rheobase.plugins import network
 
 
 def _stem(in_channels: int, channels: int, kernel: int = 3, stride: int = 1) -> Conv2d:
     return Conv2d(in_channels, channels, kernel, stride, padding=kernel // 2, bias=False)
 
 
+@network
 def resnet17(
     num_classes: int = 11,
     in_channels: int = 2,
@@ -30,6 +32,7 @@ def resnet17(
     )
 
 
+@network
 def resnet19(
     num_classes: int = 10,
     in_channels: int = 3,
@@ -47,6 +50,7 @@ def resnet19(
     )
 
 
+@network
 def resnet34(
     num_classes: int = 1000,
     in_channels: int = 3,
@@ -66,6 +70,7 @@ def resnet34(
     )
 
 
+@network
 def resnet34_large(
     num_classes: int = 1000,
     in_channels: int = 3,
@@ -76,6 +81,7 @@ def resnet34_large(
     return resnet34(num_classes, in_channels, image_size, channels=128, **options)
 
 
+@network
 def resnet50(
     num_classes: int = 1000,
     in_channels: int = 3,
@@ -93,6 +99,7 @@ def resnet50(
     )
 
 
+@network
 def plain20(
     num_classes: int = 10,
     in_channels: int = 3,
@@ -112,6 +119,7 @@ def plain20(
     )
 
 
+@network
 def resnet8(
     num_classes: int = 10,
     in_channels: int = 1,
@@ -129,6 +137,7 @@ def resnet8(
     )
 
 
+@network
 def plain5(
     num_classes: int = 10,
     in_channels: int = 2,

@@ -8,16 +8,15 @@ from typing import Any
 from torch import Tensor, nn
 
 from rheobase.models.blocks import BasicBlock, Bottleneck, GlobalHead, PlainBlock, PooledHead, SomaFactory
-from rheobase.nn import Conv2d, Soma, hold, set_memory
+from rheobase.nn import Conv2d, Soma, as_sequence
 
 
 class SpikingNet(nn.Module):
     """A whole network, built from a stem convolution, stages of blocks and a head.
 
     `stages` lists (block class, channels, number of blocks, stride of the first). With `global_pool` any image of at
-    least the total stride is accepted; otherwise the hidden layer fixes the size. `memory` chooses what the body keeps
-    for the backward pass (see `nn.MEMORY`). `soma` makes the somas, with the settings of the `neuron` (decay, v_th and
-    so on). These three are the `options` of all networks below.
+    least the total stride is accepted; otherwise the hidden layer fixes the size. `soma` makes the somas, with the
+    settings of the `neuron` (decay, v_th and so on). Both are the `options` of all networks.
     """
 
     def __init__(
@@ -29,7 +28,6 @@ class SpikingNet(nn.Module):
         num_classes: int,
         image_size: int,
         soma: SomaFactory = Soma,
-        memory: str = "speed",
         **neuron: Any,
     ) -> None:
         super().__init__()
@@ -50,40 +48,12 @@ class SpikingNet(nn.Module):
                 channels = block.expansion * width
             size = _after(size, stride)
         self.body = nn.Sequential(*blocks)
-        set_memory(self.body, memory)
         self.head = GlobalHead(channels, num_classes) if global_pool else PooledHead(channels, size, num_classes, soma)
 
     def forward(self, x: Tensor, timesteps: int | None = None) -> Tensor:
         """Logits [T, N, K] of images [N, C, H, W] shown for `timesteps` steps, or of a sequence [T, N, C, H, W]."""
-        timesteps = self._check(x, timesteps)
-        if x.ndim == 4:  # every step sees the same image: its convolution is computed once
-            current = hold(self.stem(x[None]), timesteps)
-        else:
-            current = self.stem(x)
-        return self.head(self.body(self.soma(current)))
-
-    def _check(self, x: Tensor, timesteps: int | None) -> int:
-        shape = list(x.shape)
-        if x.ndim not in (4, 5):
-            raise ValueError(f"expected images [N, C, H, W] or a sequence [T, N, C, H, W], got {shape}")
-        if not x.is_floating_point():
-            raise ValueError(f"expected floating-point input, got {x.dtype}; convert it with .float()")
-        if 0 in shape:
-            raise ValueError(f"expected at least one element in every dimension, got {shape}")
-        if shape[-3] != self.stem.in_channels:
-            raise ValueError(f"expected {self.stem.in_channels} channels, got {shape[-3]} in input {shape}")
-        height, width = shape[-2:]
-        if self.exact_size is not None and (height, width) != (self.exact_size, self.exact_size):
-            raise ValueError(f"expected images of {self.exact_size} x {self.exact_size}, got {height} x {width}")
-        if min(height, width) < self.min_size:
-            raise ValueError(
-                f"an image of {height} x {width} is too small for the strides: expected at least {self.min_size}"
-            )
-        if x.ndim == 5 and timesteps is not None and timesteps != shape[0]:
-            raise ValueError(f"timesteps={timesteps} does not match the sequence, which has {shape[0]} steps")
-        if x.ndim == 4 and (timesteps is None or timesteps < 1):
-            raise ValueError(f"images need timesteps of at least 1, got {timesteps}; call model(x, timesteps=4)")
-        return shape[0] if timesteps is None else timesteps
+        x = as_sequence(x, timesteps, channels=self.stem.in_channels, size=self.exact_size, least_size=self.min_size)
+        return self.head(self.body(self.soma(self.stem(x))))
 
 
 def _after(size: int, stride: int) -> int:

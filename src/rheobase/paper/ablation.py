@@ -21,7 +21,8 @@ from rheobase.paper.training import broken, images, recipe_for, source
 from rheobase.recipes import Recipe
 from rheobase.report.charts import Chart
 from rheobase.train.capture import capture
-from rheobase.train.step import learning_rate, make_optimizer, make_step, set_learning_rate
+from rheobase.train.optimizers import make_optimizer, set_learning_rate
+from rheobase.train.step import learning_rate, make_step
 
 CIFAR_BATCH = 250  # divides the training images, so that every step is the captured one
 
@@ -169,5 +170,4 @@ def build(variant: Variant, dataset: Dataset, recipe: Recipe, channels: int) -> 
         num_classes=len(dataset.classes),
         image_size=dataset.size,
         soma=partial(soma, decay=variant.decay, width=variant.ratio * recipe.v_th),
-        memory="speed",
     )

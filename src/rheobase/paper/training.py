@@ -144,7 +144,7 @@ def first_sixth(
         v_th=V_TH,
         width=width,
         soma=Soma if tdbn else NoNorm,
-    ).to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    ).to(device, memory_format=torch.channels_last)
     feed = Feed(dataset, recipe, device, torch.float32)
     batches = ((x, y) for x, y, _ in islice(feed.training(0), max(1, feed.steps // 6)))
     return gradient_norms(network, batches, timesteps, autocast=AUTOCAST.get(recipe.precision))

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from rheobase.plugins import recipe
 from rheobase.recipes.recipe import Recipe
 
 
@@ -29,6 +30,7 @@ def _cifar10_resnet19(timesteps: int) -> Recipe:
     )
 
 
+@recipe
 def cifar10_resnet19_t2() -> Recipe:
     """Paper: 92.34 %. Ours: 110 epochs of cosine, decay 0.5, label smoothing, moving average of weights.
 
@@ -37,6 +39,7 @@ def cifar10_resnet19_t2() -> Recipe:
     return _cifar10_resnet19(2)
 
 
+@recipe
 def cifar10_resnet19_t4() -> Recipe:
     """Paper: 92.92 %. Ours: as for T = 2, with 4 steps in the last 22 of the 110 epochs.
 
@@ -45,6 +48,7 @@ def cifar10_resnet19_t4() -> Recipe:
     return replace(_cifar10_resnet19(4), short_timesteps=2, short_epochs=88)
 
 
+@recipe
 def cifar10_resnet19_t6() -> Recipe:
     """Paper: 93.16 %. Ours: as for T = 2, with 6 steps in the last 22 of the 110 epochs.
 
@@ -53,6 +57,7 @@ def cifar10_resnet19_t6() -> Recipe:
     return replace(_cifar10_resnet19(6), short_timesteps=2, short_epochs=88)
 
 
+@recipe
 def cifar10_resnet19_t2_paper() -> Recipe:
     """Paper: 92.34 %, by its literal schedule. Ours: 105 epochs, weight decay 1e-4, padding 4."""
     return Recipe(
@@ -70,6 +75,7 @@ def cifar10_resnet19_t2_paper() -> Recipe:
     )
 
 
+@recipe
 def cifar10_resnet19_fast() -> Recipe:
     """The paper's best, 93.16 %, in little time: one step in the first third of the epochs, two in the others.
 
@@ -87,6 +93,7 @@ def cifar10_resnet19_fast() -> Recipe:
     )
 
 
+@recipe
 def cifar10_resnet19_best() -> Recipe:
     """The highest accuracy within four steps, without extra data or a teacher: one step in the first 160 epochs.
 

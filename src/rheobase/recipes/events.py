@@ -1,8 +1,10 @@
 """Recordings of event cameras, real and simulated."""
 
+from rheobase.plugins import recipe
 from rheobase.recipes.recipe import Recipe
 
 
+@recipe
 def dvsgesture_resnet17() -> Recipe:
     """Paper: 96.87 %. Ours: 3000 epochs, weight decay 1e-4."""
     return Recipe(
@@ -18,6 +20,7 @@ def dvsgesture_resnet17() -> Recipe:
     )
 
 
+@recipe
 def dvscifar10_resnet19() -> Recipe:
     """Paper: 67.8 %. Ours: 105 epochs, weight decay 1e-4."""
     return Recipe(
@@ -33,6 +36,7 @@ def dvscifar10_resnet19() -> Recipe:
     )
 
 
+@recipe
 def nmnist() -> Recipe:
     """N-MNIST, or a subset of it. 96.55 % +- 1.02 over five folds of 1100 recordings, 2 minutes a fold on one core."""
     return Recipe(
@@ -49,6 +53,7 @@ def nmnist() -> Recipe:
     )
 
 
+@recipe
 def digits_dvs() -> Recipe:
     """Embedded digits before a simulated event camera: 95.54 %, seed 0, 3 minutes on one core."""
     return Recipe(
@@ -67,6 +72,7 @@ def digits_dvs() -> Recipe:
     )
 
 
+@recipe
 def dvscifar10_simulated() -> Recipe:
     """A simulated stand-in for DVS-CIFAR10, from the test images of CIFAR-10: 65.4 % in 139 s on one H200, seed 0."""
     return Recipe(

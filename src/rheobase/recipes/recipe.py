@@ -1,4 +1,7 @@
-"""What a recipe is: everything that decides the outcome of a training run. `recipes` holds those with a name."""
+"""What a recipe is: everything that decides the outcome of a training run.
+
+Its parts (data, network, neuron, loss, optimizer) are names on the shelves of `plugins`: ours, or yours.
+"""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
@@ -20,9 +23,13 @@ class Recipe:
     decay: float = 0.25
     v_th: float = 0.5
     width: float = 1.0
+    neuron: str = "lif"
+    """What the network's somas are made of."""
 
+    optimizer: str = "sgd"
     lr: float = 0.1
     momentum: float = 0.9
+    """Of SGD; the first beta of AdamW."""
     nesterov: bool = False
     weight_decay: float = 0.0
     """Not applied to tdBN and biases."""
@@ -31,8 +38,8 @@ class Recipe:
     """The step schedule multiplies the learning rate by 0.1 every so many epochs."""
     warmup_epochs: float = 0.0
 
-    loss: Literal["mean", "steps"] = "mean"
-    """Cross-entropy of the mean output (Eq. 11-13), or the mean of the cross-entropies of all steps (TET)."""
+    loss: str = "mean"
+    """`mean`: cross-entropy of the mean output (Eq. 11-13); `steps`: mean of the cross-entropies of all steps (TET)."""
     label_smoothing: float = 0.0
     average: float = 0.0
     """Decay per step of the moving average of weights that is evaluated and kept; 0: no average."""
@@ -63,6 +70,8 @@ class Recipe:
             value = getattr(self, name)
             if kind is int and type(value) is not int:
                 raise ValueError(f"{name}: expected a whole number, got {value}")
+            if kind is str and (not isinstance(value, str) or not value):
+                raise ValueError(f"{name}: expected a name, got {value!r}")
             if get_origin(kind) is Literal and value not in get_args(kind):
                 raise ValueError(f"{name}: expected one of {', '.join(get_args(kind))}, got '{value}'")
         counts = ("timesteps", "epochs", "batch_size", "step_epochs", "evaluate_every")

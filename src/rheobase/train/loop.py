@@ -26,18 +26,10 @@ from rheobase.train.capture import capture
 from rheobase.train.checkpoint import Checkpoint, Tensors
 from rheobase.train.distributed import Team
 from rheobase.train.heap import keep_freed_memory
+from rheobase.train.optimizers import make_optimizer, set_learning_rate
 from rheobase.train.progress import Reporter, process_seconds
 from rheobase.train.runs import Row, Run, load_data
-from rheobase.train.step import (
-    DTYPES,
-    Step,
-    autocast,
-    learning_rate,
-    loss_of,
-    make_optimizer,
-    make_step,
-    set_learning_rate,
-)
+from rheobase.train.step import DTYPES, Step, autocast, learning_rate, loss_of, make_step
 
 ALONE = Team()
 SAVE_SECONDS = 30.0

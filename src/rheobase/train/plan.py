@@ -19,8 +19,9 @@ from torch.utils._pytree import tree_leaves
 
 from rheobase.kernels import fused
 from rheobase.recipes import Recipe
+from rheobase.train.optimizers import make_optimizer
 from rheobase.train.runs import network_for
-from rheobase.train.step import DTYPES, make_optimizer, make_step
+from rheobase.train.step import DTYPES, make_step
 
 RESERVED_GIB = 1.0  # of a GPU's memory, for CUDA itself and gaps between allocations
 WORKSPACE = 240 * 2**20  # of cuDNN and cuBLAS: steps were seen to take 50 to 360 MiB on an H200

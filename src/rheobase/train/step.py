@@ -4,18 +4,18 @@ from collections.abc import Callable
 from math import cos, pi
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from rheobase import plugins
 from rheobase.functional import readout
 from rheobase.recipes import Recipe
+from rheobase.train import losses  # noqa: F401 (it registers ours)
 
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 DTYPES = {"fp64": torch.float64}  # of weights and images; float32 for every other precision
 
-Step = Callable[
-    ..., tuple[Tensor, ...]
-]  # step(images, labels, share=1.0) -> summed loss, correct images, gradient norm
+Step = Callable[..., tuple[Tensor, ...]]
+"""step(images, labels, share=1.0) -> summed loss, correct images, gradient norm"""
 
 
 def autocast(recipe: Recipe, device: torch.device) -> torch.autocast:
@@ -23,12 +23,14 @@ def autocast(recipe: Recipe, device: torch.device) -> torch.autocast:
     return torch.autocast(device.type, dtype, enabled=dtype is not None)
 
 
-def loss_of(logits: Tensor, labels: Tensor, recipe: Recipe) -> Tensor:
-    """Mean loss of logits [T, N, K]."""
+def loss_of(logits: Tensor, labels: Tensor, recipe: Recipe, loss: plugins.Part | None = None) -> Tensor:
+    """Mean loss of logits [T, N, K]: the recipe's, or that of the function `loss`."""
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    if recipe.loss == "mean":
-        return F.cross_entropy(readout(logits), labels, label_smoothing=recipe.label_smoothing)
-    return F.cross_entropy(logits.flatten(0, 1), labels.repeat(len(logits)), label_smoothing=recipe.label_smoothing)
+    found = (loss or plugins.loss.get(recipe.loss))(logits, labels, recipe)
+    if not isinstance(found, Tensor) or found.ndim:
+        got = list(found.shape) if isinstance(found, Tensor) else type(found).__name__
+        raise ValueError(f"loss '{recipe.loss}': expected one number as a tensor, got {got}; return the mean")
+    return found
 
 
 def learning_rate(recipe: Recipe, epoch: float) -> float:
@@ -39,33 +41,6 @@ def learning_rate(recipe: Recipe, epoch: float) -> float:
     return recipe.lr * warmup * 0.1 ** (epoch // recipe.step_epochs)
 
 
-def make_optimizer(network: nn.Module, recipe: Recipe, device: torch.device) -> torch.optim.SGD:
-    # once each: layers may share a weight
-    decayed = list(dict.fromkeys(m.weight for m in network.modules() if isinstance(m, nn.Conv2d | nn.Linear)))
-    chosen = {id(p) for p in decayed}
-    others = [p for p in network.parameters() if id(p) not in chosen]
-    optimizer = torch.optim.SGD(
-        [{"params": decayed, "weight_decay": recipe.weight_decay}, {"params": others, "weight_decay": 0.0}],
-        # on a GPU the rate is a tensor there, so that a captured step sees it change
-        lr=torch.tensor(recipe.lr, device=device) if device.type == "cuda" else recipe.lr,
-        momentum=recipe.momentum,
-        nesterov=recipe.nesterov,
-        fused=True,
-    )
-    if recipe.momentum:  # torch leaves it uninitialised where the first step of fp16 overflows
-        for p in network.parameters():
-            optimizer.state[p]["momentum_buffer"] = torch.zeros_like(p)
-    return optimizer
-
-
-def set_learning_rate(optimizer: torch.optim.Optimizer, value: float) -> None:
-    for group in optimizer.param_groups:
-        if isinstance(group["lr"], Tensor):
-            group["lr"].fill_(value)
-        else:
-            group["lr"] = value
-
-
 def make_step(
     network: nn.Module,
     optimizer: torch.optim.Optimizer,
@@ -73,6 +48,7 @@ def make_step(
     recipe: Recipe,
     timesteps: int,
     average: nn.Module | None = None,
+    loss: plugins.Part | None = None,
 ) -> Step:
     """`share` weighs a process's part of a global batch against the others' (1 when they are equal)."""
     parameters = list(network.parameters())
@@ -80,9 +56,9 @@ def make_step(
     def step(images: Tensor, labels: Tensor, share: float = 1.0) -> tuple[Tensor, ...]:
         with autocast(recipe, images.device):
             logits = network(images, timesteps)
-        loss = loss_of(logits, labels, recipe)
+        value = loss_of(logits, labels, recipe, loss)
         optimizer.zero_grad()
-        scaler.scale(loss * share).backward()
+        scaler.scale(value * share).backward()
         scaler.unscale_(optimizer)
         norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
         scaler.step(optimizer)
@@ -93,7 +69,7 @@ def make_step(
             if scaler.is_enabled():  # a step that overflows is left out, so it has no norm
                 norm = norm.nan_to_num(0.0, 0.0, 0.0)
             correct = (readout(logits).argmax(1) == labels).sum()
-            return loss * len(labels), correct, norm
+            return value * len(labels), correct, norm
 
     return step
 

@@ -16,8 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from rheobase.deploy.lower import Shape, node_shapes
-from rheobase.deploy.network import INPUT, LARGEST_INPUT, LIF, Network, Scale, check_timesteps
+from rheobase.deploy.network import INPUT, LARGEST_INPUT, LIF, Network, Scale
 from rheobase.files import replaced
+from rheobase.functional import check_sequence
 
 OPSET = 18
 IR_VERSION = 10  # readable by every ONNX Runtime since 1.18
@@ -84,7 +85,7 @@ class Session:
         self.states = {state.name: tuple(state.shape[1:]) for state in states}
 
     def __call__(self, x: Tensor, timesteps: int | None = None) -> Tensor:
-        timesteps = check_timesteps(x, timesteps)
+        timesteps = check_sequence(x, timesteps)
         steps = x.numpy().astype(self.dtype)
         sequence = np.broadcast_to(steps, (timesteps, *steps.shape)) if x.ndim == 4 else steps
         state = {name: np.zeros((sequence.shape[1], *shape), self.dtype) for name, shape in self.states.items()}

@@ -1,8 +1,10 @@
 """Small recipes: the demo on the embedded digits, and images of your own."""
 
+from rheobase.plugins import recipe
 from rheobase.recipes.recipe import Recipe
 
 
+@recipe
 def demo() -> Recipe:
     """A small residual network on the embedded digits: a minute on two cores."""
     return Recipe(
@@ -21,6 +23,7 @@ def demo() -> Recipe:
     )
 
 
+@recipe
 def images_resnet19() -> Recipe:
     """A folder of your own images (--data), one sub-folder per class."""
     return Recipe(

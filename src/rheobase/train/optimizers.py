@@ -1,0 +1,56 @@
+"""Optimisers by name: functions of parameter groups, a learning rate and the recipe.
+
+The learning rate is a tensor on a GPU, so that a captured step sees it change; what they keep must live there too.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rheobase.plugins import Part, optimizer
+from rheobase.recipes import Recipe
+
+Groups = list[dict[str, Any]]
+
+
+@optimizer
+def sgd(groups: Groups, lr: float | Tensor, recipe: Recipe) -> torch.optim.Optimizer:
+    """With momentum, by Nesterov's rule if the recipe says so."""
+    made = torch.optim.SGD(groups, lr=lr, momentum=recipe.momentum, nesterov=recipe.nesterov, fused=True)
+    if recipe.momentum:  # torch leaves it uninitialised where the first step of fp16 overflows
+        for group in made.param_groups:
+            for p in group["params"]:
+                made.state[p]["momentum_buffer"] = torch.zeros_like(p)
+    return made
+
+
+@optimizer
+def adamw(groups: Groups, lr: float | Tensor, recipe: Recipe) -> torch.optim.Optimizer:
+    """Adam with decoupled weight decay; the recipe's momentum is the first beta."""
+    capturable = isinstance(lr, Tensor)
+    return torch.optim.AdamW(groups, lr=lr, betas=(recipe.momentum, 0.999), fused=True, capturable=capturable)
+
+
+def make_optimizer(
+    network: nn.Module, recipe: Recipe, device: torch.device, make: Part | None = None
+) -> torch.optim.Optimizer:
+    """The recipe's optimiser, or what `make` makes; weight decay is for synapses alone."""
+    # once each: layers may share a weight
+    decayed = list(dict.fromkeys(m.weight for m in network.modules() if isinstance(m, nn.Conv2d | nn.Linear)))
+    chosen = {id(p) for p in decayed}
+    others = [p for p in network.parameters() if id(p) not in chosen]
+    groups = [{"params": decayed, "weight_decay": recipe.weight_decay}, {"params": others, "weight_decay": 0.0}]
+    lr = torch.tensor(recipe.lr, device=device) if device.type == "cuda" else recipe.lr
+    made = (make or optimizer.get(recipe.optimizer))([group for group in groups if group["params"]], lr, recipe)
+    if not isinstance(made, torch.optim.Optimizer):
+        raise ValueError(f"optimizer '{recipe.optimizer}': expected a torch.optim.Optimizer, got {type(made).__name__}")
+    return made
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, value: float) -> None:
+    for group in optimizer.param_groups:
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(value)
+        else:
+            group["lr"] = value

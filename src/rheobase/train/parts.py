@@ -1,0 +1,56 @@
+"""What a recipe names, as objects: from the shelves of `plugins`, or handed over in Python."""
+
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from rheobase import plugins
+from rheobase.plugins import Part, Plugin
+from rheobase.recipes import Recipe
+from rheobase.train import losses, optimizers  # noqa: F401 (they register ours)
+
+SHELVES = {
+    "network": plugins.network,
+    "neuron": plugins.neuron,
+    "data": plugins.dataset,
+    "loss": plugins.loss,
+    "optimizer": plugins.optimizer,
+}
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The parts of one recipe, under the names of its settings."""
+
+    network: Part
+    neuron: Part
+    data: Any  # a function that loads a data set, or a data set
+    loss: Part
+    optimizer: Part
+
+    @classmethod
+    def of(cls, recipe: Recipe, **given: Any) -> "Parts":
+        """Those of `recipe`, but for the ones that are `given`."""
+        named = {f.name: getattr(recipe, f.name) for f in fields(cls)}
+        return cls(**{name: given.get(name) or SHELVES[name].get(named[name]) for name in named})
+
+    @classmethod
+    def missing(cls, recipe: Recipe, **given: Any) -> list[str]:
+        """The settings whose part is neither given nor on its shelf."""
+        return [n for n, shelf in SHELVES.items() if not given.get(n) and getattr(recipe, n) not in shelf.parts]
+
+    def origins(self) -> dict[str, Plugin]:
+        """Where those parts come from that are not ours."""
+        found = {}
+        for name, shelf in SHELVES.items():
+            part = getattr(self, name)
+            on_shelf = next((shelf.origins[n] for n, p in shelf.parts.items() if p is part), None)
+            origin = on_shelf or plugins.origin(part)
+            if origin is not None:
+                found[name] = origin
+        return found
+
+
+def named_after(recipe: Recipe, given: dict[str, Any]) -> Recipe:
+    """The recipe that names the parts which are `given`."""
+    names = {key: getattr(part, "__name__", None) or part.info.name for key, part in given.items()}
+    return replace(recipe, **names)
