@@ -277,7 +277,8 @@ def net19() -> SpikingNet:
         (
             lambda: build("resnet18"),
             "unknown network 'resnet18'; choose one of "
-            "plain5, plain20, resnet8, resnet17, resnet19, resnet34, resnet34_large, resnet50",
+            "resnet17, resnet19, resnet34, resnet34_large, resnet50, plain20, resnet8, plain5, "
+            "or name the file that has it with --plugin",
         ),
         (lambda: build("resnet8", num_classes=0), "expected at least one class, got num_classes=0"),
         (lambda: build("resnet19", image_size=7), "image_size 7 is too small for the strides: expected at least 8"),

@@ -69,7 +69,8 @@ def test_settings_are_parsed_by_the_type_of_their_field() -> None:
         ("lr=nan", "lr: expected above 0, got nan"),
         ("lr=0", "lr: expected above 0, got 0.0"),
         ("flip=1", "flip: expected true or false, got '1'"),
-        ("loss=median", "loss: expected one of mean, steps, got 'median'"),
+        ("schedule=linear", "schedule: expected one of step, cosine, got 'linear'"),
+        ("loss=", "loss: expected a name, got ''"),
         ("timesteps=0", "timesteps: expected at least 1, got 0"),
         ("decay=1.5", "decay: expected between 0 and 1, got 1.5"),
         ("padding=-1", "padding: expected 0 or more, got -1"),
@@ -83,7 +84,9 @@ def test_bad_settings_are_one_sentence(setting: str, message: str) -> None:
 
 
 def test_unknown_recipe_names_the_known() -> None:
-    with pytest.raises(ValueError, match="unknown recipe 'dmo'; choose one of demo, cifar10_resnet19_t2"):
+    with pytest.raises(
+        ValueError, match="unknown recipe 'dmo'; choose one of demo, images_resnet19, cifar10_resnet19_t2"
+    ):
         recipes.get("dmo")
 
 

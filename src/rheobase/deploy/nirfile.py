@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rheobase.extras import need
+
 Shape = tuple[int, ...]
 Values = dict[str, NDArray[Any]]
 
@@ -45,10 +47,7 @@ class Graph:
 
 def read(path: str | Path) -> Graph:
     """Read a NIR file; a ValueError says what is wrong with one that is damaged or hostile."""
-    try:
-        import h5py
-    except ImportError as error:
-        raise ValueError("reading NIR files needs the package h5py; install rheobase[nir]") from error
+    h5py = need("h5py", "reading NIR files")
     path = Path(path)
     if not path.is_file():
         raise ValueError(f"{path}: no such file")
@@ -74,8 +73,7 @@ class _Reader:
         self.budget = budget
 
     def child(self, parent: Any, name: str) -> Any:
-        import h5py
-
+        h5py = need("h5py", "reading NIR files")
         link = parent.get(name, getlink=True)
         if link is None:
             raise ValueError(f"'{parent.name}/{name}' is missing")
@@ -84,8 +82,7 @@ class _Reader:
         return parent[name]
 
     def group(self, parent: Any, name: str) -> Any:
-        import h5py
-
+        h5py = need("h5py", "reading NIR files")
         child = self.child(parent, name)
         if not isinstance(child, h5py.Group):
             raise ValueError(f"'{parent.name}/{name}' is no group")
@@ -95,8 +92,7 @@ class _Reader:
         return list(self.group(parent, name))
 
     def strings(self, parent: Any, name: str) -> NDArray[Any]:
-        import h5py
-
+        h5py = need("h5py", "reading NIR files")
         data = self.child(parent, name)
         if h5py.check_string_dtype(data.dtype) is None:
             raise ValueError(f"'{parent.name}/{name}' is no text")
@@ -107,8 +103,7 @@ class _Reader:
         return str(self.strings(parent, name).item())
 
     def metadata(self, parent: Any) -> dict[str, float | str]:
-        import h5py
-
+        h5py = need("h5py", "reading NIR files")
         if "metadata" not in parent:
             return {}
         group = self.group(parent, "metadata")

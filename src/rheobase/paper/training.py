@@ -22,11 +22,11 @@ from rheobase.recipes import Recipe
 from rheobase.report.charts import Chart
 from rheobase.tasks.gradients import GradientNorms, gradient_norms
 from rheobase.train.runs import Run
-from rheobase.train.step import AUTOCAST
 
 PRECISION: dict[str, Literal["bf16"]] = {"cuda": "bf16"}
 V_TH = 0.5
 BATCH = 36  # of the paper, for ResNet-19
+PLAIN: dict[str, Any] = {"nesterov": False, "weight_decay": 0.0, "label_smoothing": 0.0}  # SGD as in the paper
 PUBLISHED = {  # (data, network, T): top-1 accuracy in percent
     "table1": {
         ("cifar10", "resnet19", 6): 93.16,
@@ -133,7 +133,7 @@ def first_sixth(
 ) -> GradientNorms:
     """Of the plain network, over the first sixth of an epoch."""
     dataset = images(data)
-    recipe = recipe_for(dataset, device)
+    recipe = replace(recipe_for(dataset, device), timesteps=timesteps, **PLAIN)
     torch.manual_seed(0)
     network = build(
         "plain20",
@@ -147,7 +147,7 @@ def first_sixth(
     ).to(device, memory_format=torch.channels_last)
     feed = Feed(dataset, recipe, device, torch.float32)
     batches = ((x, y) for x, y, _ in islice(feed.training(0), max(1, feed.steps // 6)))
-    return gradient_norms(network, batches, timesteps, autocast=AUTOCAST.get(recipe.precision))
+    return gradient_norms(network, batches, recipe)
 
 
 def images(data: Path | None) -> Dataset:

@@ -4,20 +4,20 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rheobase.functional import readout
-from rheobase.models import SpikingNet
 from rheobase.nn import Soma, watched
+from rheobase.recipes import Recipe
 from rheobase.train.capture import capture
+from rheobase.train.optimizers import make_optimizer, set_learning_rate
+from rheobase.train.step import make_step
 
 
 @dataclass(frozen=True)
 class GradientNorms:
     """Mean over the steps of the norms of the loss's gradients, by layer from the input to the output.
 
-    As in the paper, the encoding layer (stem) and the decoding layer are left out.
+    As in the paper, the encoding and the decoding layer are left out.
     """
 
     layers: list[str]
@@ -39,25 +39,13 @@ class GradientNorms:
 
 
 def gradient_norms(
-    network: SpikingNet,
-    batches: Iterable[tuple[Tensor, Tensor]],
-    timesteps: int,
-    *,
-    lr: float = 0.1,
-    autocast: torch.dtype | None = None,
+    network: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], recipe: Recipe, *, learn: bool = True
 ) -> GradientNorms:
-    """Train `network` on (images, labels) by SGD with momentum 0.9 and watch the layers of its body.
-
-    `lr=0` leaves the weights where they are. With `autocast` the forward pass runs in that type.
-    """
-    somas = {name: soma for name, soma in network.body.named_modules() if isinstance(soma, Soma)}
-    synapses = {name: layer for name, layer in network.body.named_modules() if isinstance(layer, nn.Conv2d)}
-    if not somas:
-        raise ValueError("gradient_norms: the network has no layers between its encoding and decoding layers")
-    device = network.stem.weight.device  # norms are added up there: a captured step must not wait for the host
+    """Train `network` on (images, labels) by the recipe's step and watch its layers; `learn=False` moves no weight."""
+    somas, synapses = inner_layers(network)
+    device = next(network.parameters()).device  # norms are added up there: a captured step must not wait for the host
     spikes = torch.zeros(len(somas), dtype=torch.float64, device=device)
     weights = torch.zeros(len(synapses), dtype=torch.float64, device=device)
-
     places = {name: i for i, name in enumerate(somas)}
 
     def listen(name: str, out: Tensor) -> None:
@@ -67,19 +55,19 @@ def gradient_norms(
         if out.requires_grad:
             out.register_hook(add)
 
-    def step(images: Tensor, labels: Tensor) -> tuple[Tensor]:
-        with torch.autocast(device.type, autocast, enabled=autocast is not None):
-            logits = network(images, timesteps)
-        loss = F.cross_entropy(readout(logits.to(torch.promote_types(logits.dtype, torch.float32))), labels)
-        optimizer.zero_grad()
-        loss.backward()
+    optimizer = make_optimizer(network, recipe, device)
+    if not learn:
+        set_learning_rate(optimizer, 0.0)
+    scaler = torch.amp.GradScaler(device.type, enabled=False)
+    train = make_step(network, optimizer, scaler, recipe, recipe.timesteps)
+
+    def step(images: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
+        result = train(images, labels)
         for i, layer in enumerate(synapses.values()):
             if layer.weight.grad is not None:  # not frozen
                 weights[i] += _norm(layer.weight.grad)
-        optimizer.step()
-        return (loss.detach(),)
+        return result
 
-    optimizer = torch.optim.SGD(network.parameters(), lr=lr, momentum=0.9)
     steps, captured = 0, capture(step, device)
     with watched(network, somas, listen, training=True):
         for images, labels in batches:
@@ -94,6 +82,19 @@ def gradient_norms(
         weights=[norm for name, norm in by_name.items() if "shortcut" not in name],
         steps=steps,
     )
+
+
+def inner_layers(network: nn.Module) -> tuple[dict[str, nn.Module], dict[str, nn.Conv2d]]:
+    """Somas and convolutions between the encoding and the decoding layer: of the body, where a network has one."""
+    body = getattr(network, "body", None)
+    inner = body if isinstance(body, nn.Module) else network
+    somas: dict[str, nn.Module] = {name: m for name, m in inner.named_modules() if isinstance(m, Soma)}
+    synapses = {name: m for name, m in inner.named_modules() if isinstance(m, nn.Conv2d)}
+    if inner is network:  # the first of each encode the image
+        somas, synapses = dict(list(somas.items())[1:]), dict(list(synapses.items())[1:])
+    if not somas:
+        raise ValueError("gradient_norms: the network has no layers between its encoding and decoding layers")
+    return somas, synapses
 
 
 def _norm(gradient: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """Everything there is to see inside a run, as plain data: what `analyze` prints and `report` draws."""
 
 import copy
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ def inspect_run(folder: Path, *, data: Path | None = None, images: int = 360) ->
     recipe, network = run.recipe(), load_network(folder).float()
     description = run.data()
     x, labels = first_images(load_data(recipe, data), recipe, images, torch.float32)
-    few = _first(x, FEW)
+    few, exact = _first(x, FEW), replace(recipe, precision="fp32")
     folded = fold(network)
     layers = activity(network, _batches(x), recipe.timesteps)
     counted = operations(folded, few, recipe.timesteps if x.ndim == 4 else None)
@@ -66,7 +66,7 @@ def inspect_run(folder: Path, *, data: Path | None = None, images: int = 360) ->
             "dense_joule": counted.dense_energy(),
         },
         # of a copy: training mode moves the running statistics
-        "gradients": asdict(gradient_norms(copy.deepcopy(network), [(few, labels[:FEW])], recipe.timesteps, lr=0.0)),
+        "gradients": asdict(gradient_norms(copy.deepcopy(network), [(few, labels[:FEW])], exact, learn=False)),
         "graph": _graph(folded, few[..., :1, :, :, :], recipe.timesteps),
         "samples": _samples(network, x, labels, logits[: recipe.timesteps], description, recipe.timesteps),
     }
@@ -82,7 +82,8 @@ def inspect_network(name: str, *, images: int = 8, timesteps: int = 2, probes: i
     settle(network, x, timesteps)
     blocks = isometry(network, x, timesteps, probes=probes)
     layers = activity(network, [x], timesteps)
-    gradients = gradient_norms(network, [(x, labels)], timesteps, lr=0.0)
+    recipe = Recipe(name=name, data="noise", network=name, timesteps=timesteps, epochs=1, batch_size=images)
+    gradients = gradient_norms(network, [(x, labels)], recipe, learn=False)
     phis = [sum(e.phi for e in block.steps) / len(block.steps) for block in blocks]
     return {
         "network": name,

@@ -14,6 +14,7 @@ from rheobase.deploy.network import LIF, Network, Scale, linear
 from rheobase.deploy.quantize import in_units, int8_unit
 from rheobase.files import replaced
 
+SUFFIX = ".safetensors"
 FORMAT = "rheobase network 1"
 _OPTIONS = {
     "Conv2d": ("stride", "padding", "dilation", "groups"),
@@ -53,6 +54,11 @@ def save(network: Network, path: str | Path, *, int8: bool = False) -> None:
             tensors[f"{name}.weight"] = in_units(node.weight, unit).to("cpu", torch.int8).contiguous()
     with replaced(Path(path)) as part:
         part.write_bytes(safetensors.torch.save(tensors, header))
+
+
+def write(network: Network, path: str | Path, input_shape: tuple[int, ...]) -> None:
+    """Write `network` into the file `path`; it keeps no shape of images."""
+    save(network, path)
 
 
 def load(path: str | Path) -> Network:

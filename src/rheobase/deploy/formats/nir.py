@@ -23,8 +23,10 @@ from rheobase.deploy import nirfile
 from rheobase.deploy.convolution import convolution
 from rheobase.deploy.lower import Shape, diagonal, lower, node_shapes
 from rheobase.deploy.network import INPUT, LARGEST_INPUT, LIF, OUTPUT, Network, Scale, linear
+from rheobase.extras import need
 from rheobase.files import replaced
 
+SUFFIX = ".nir"
 DT = 1e-4  # snnTorch assumes this one
 FORMS = ("canonical", "portable")
 
@@ -176,8 +178,4 @@ def _tensor(values: np.ndarray) -> Tensor:
 
 
 def _package() -> Any:
-    try:
-        import nir
-    except ImportError as error:
-        raise ValueError("NIR export needs the package nir; install rheobase[nir]") from error
-    return nir
+    return need("nir", "NIR export")

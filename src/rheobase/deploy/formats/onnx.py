@@ -17,9 +17,11 @@ from torch import Tensor, nn
 
 from rheobase.deploy.lower import Shape, node_shapes
 from rheobase.deploy.network import INPUT, LARGEST_INPUT, LIF, Network, Scale
+from rheobase.extras import need
 from rheobase.files import replaced
 from rheobase.functional import check_sequence
 
+SUFFIX = ".onnx"
 OPSET = 18
 IR_VERSION = 10  # readable by every ONNX Runtime since 1.18
 LOGITS = "logits"
@@ -63,6 +65,11 @@ def to_onnx(network: Network, input_shape: Shape) -> Any:
     helper.set_model_props(model, {"info": json.dumps(network.info), "integer": json.dumps(network.integer)})
     onnx.checker.check_model(model)
     return model
+
+
+def load(path: str | Path) -> "Session":
+    """The network in an ONNX file, to be called; it does not show its spikes."""
+    return Session(path)
 
 
 class Session:
@@ -222,9 +229,4 @@ class _Graph:
 
 
 def _package(name: str) -> Any:
-    from importlib import import_module
-
-    try:
-        return import_module(name)
-    except ImportError as error:
-        raise ValueError(f"ONNX files need the package {name}; install rheobase[onnx]") from error
+    return need(name, "an ONNX file")
