@@ -113,7 +113,8 @@ def load(source: str) -> Plugin:
     try:
         with _as_loading(plugin):
             _run(key) if is_file else import_module(source)
-        if all(shelf.parts == parts for shelf, parts, _ in before):
+        unchanged = all(shelf.parts == parts for shelf, parts, _ in before)
+        if unchanged and not _registered_before(source):
             raise ValueError("it registers nothing; decorate a function with @network, @loss or another of its kind")
     except (Exception, SystemExit) as error:
         for shelf, parts, origins in before:
@@ -121,6 +122,12 @@ def load(source: str) -> Plugin:
         raise ValueError(f"plugin {source}: {_what_and_where(error, key)}") from error
     _loaded[key] = plugin
     return plugin
+
+
+def _registered_before(module: str) -> bool:
+    """Whether parts of that module are on a shelf: it may have been imported by others."""
+    names = {getattr(part, "__module__", "") for shelf in SHELVES for part in shelf.parts.values()}
+    return any(f"{name}.".startswith(f"{module}.") for name in names)
 
 
 def loaded() -> list[str]:

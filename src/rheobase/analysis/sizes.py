@@ -1,6 +1,7 @@
 """Sizes of a network, computed from shapes alone: nothing is allocated."""
 
 from dataclasses import dataclass
+from inspect import signature
 
 import torch
 from torch import Tensor, nn
@@ -51,9 +52,12 @@ class Summary:
 
 def summary(name: str) -> Summary:
     """Sizes of a network of `MODELS` at its default input; shortcuts do not count as layers."""
-    with torch.device("meta"):
-        network = build(name)
     shape = default_input(name)
+    classes = signature(MODELS[name]).parameters["num_classes"].default
+    with torch.device("meta"):
+        network = build(
+            name, num_classes=classes if isinstance(classes, int) else 10, in_channels=shape[0], image_size=shape[1]
+        )
     layers = synapses(network, shape)
     return Summary(
         name=name,
@@ -65,7 +69,8 @@ def summary(name: str) -> Summary:
     )
 
 
-def default_input(name: str) -> tuple[int, ...]:
-    """[C, H, W] of the images a network takes unless told otherwise."""
-    defaults = dict(zip(("num_classes", "in_channels", "image_size"), MODELS[name].__defaults__ or (), strict=False))
-    return defaults["in_channels"], defaults["image_size"], defaults["image_size"]
+def default_input(name: str) -> tuple[int, int, int]:
+    """[C, H, W] of the images a network takes unless told otherwise; one of a plugin may not say."""
+    defaults = {p.name: p.default for p in signature(MODELS[name]).parameters.values() if isinstance(p.default, int)}
+    channels, size = defaults.get("in_channels", 3), defaults.get("image_size", 32)
+    return channels, size, size

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rheobase.cli.common import DataOption, DeviceOption, RunArgument, console, table, target_file
+from rheobase.cli.common import DataOption, DeviceOption, PluginOption, RunArgument, console, table, target_file
 
 if TYPE_CHECKING:
     import torch
@@ -42,6 +42,7 @@ def analyze(
     network: Annotated[str | None, typer.Option(help="A network before any training, instead of a run.")] = None,
     data: DataOption = None,
     images: ImagesOption = 64,
+    plugin: PluginOption = None,
 ) -> None:
     """Look inside a trained run, or ask whether a network will train."""
     from rheobase.analysis.distributions import Histogram
@@ -97,6 +98,7 @@ def paper(
     epochs: Annotated[int | None, typer.Option(min=1, help="Epochs of every training of the ablation.")] = None,
     device: DeviceOption = "auto",
     out: Annotated[Path, typer.Option(help="Folder for data and pictures.")] = Path("runs/paper"),
+    plugin: PluginOption = None,
 ) -> None:
     """Compute a figure, table or theorem of the paper anew: data, picture, comparison."""
     import torch
@@ -127,6 +129,7 @@ def report(
     data: DataOption = None,
     images: ImagesOption = 360,
     out: Annotated[Path | None, typer.Option(help="File to write; otherwise report.html in the run.")] = None,
+    plugin: PluginOption = None,
 ) -> None:
     """Write one HTML file that shows a run from inside; it needs no network."""
     target = write_report(run, data=data, images=images, out=out)

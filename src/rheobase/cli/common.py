@@ -14,6 +14,35 @@ console = Console(highlight=False, soft_wrap=True, markup=False)
 DataOption = Annotated[Path | None, typer.Option(help="Folder with the data set, or with images of your own.")]
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 RunArgument = Annotated[Path, typer.Argument(help="Folder of a run.")]
+NetworkArgument = Annotated[
+    Path, typer.Argument(help="Folder of a run, a file that fold or export wrote, or a network of the package by name.")
+]
+RECIPE_HELP = "Name of a recipe; `rheobase recipes` lists them."
+SettingsOption = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting of the recipe.")
+]
+
+_plugins: list[str] = []  # of this command line
+
+
+def _load_plugins(sources: list[str] | None) -> list[str] | None:
+    from rheobase import plugins
+
+    _plugins[:] = sources or []
+    for source in _plugins:
+        plugins.load(source)
+    return sources
+
+
+PluginOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--plugin",
+        metavar="FILE|MODULE",
+        help="Python file or module with parts of your own; see docs/plugins.md.",
+        callback=_load_plugins,
+    ),
+]
 
 
 def table(*headings: str, last: str | None = None) -> Table:
@@ -36,8 +65,11 @@ def target_file(path: Path, kind: str) -> Path:
 
 
 def command_line(*words: object, data: Path | None = None) -> str:
-    """A command line of ours, to be copied."""
-    return shlex.join(["rheobase", *map(str, words), *(["--data", str(data)] if data else [])])
+    """A command line of ours, to be copied; it names the plugins of this one."""
+    options = ["--data", str(data)] if data else []
+    for source in _plugins:
+        options += ["--plugin", source]
+    return shlex.join(["rheobase", *map(str, words), *options])
 
 
 def print_next(*hints: tuple[str, str]) -> None:

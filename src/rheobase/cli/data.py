@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rheobase.cli.common import console, table
+from rheobase.cli.common import PluginOption, console, table
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,6 +26,7 @@ def data(
     timesteps: Annotated[int, typer.Option(min=0, help="Slices of a recording; otherwise as in the paper.")] = 0,
     samples: Annotated[int, typer.Option(min=0, help="Pictures to show.")] = 3,
     download: Annotated[bool, typer.Option("--download", help="Get the data set if it is not there.")] = False,
+    plugin: PluginOption = None,
 ) -> None:
     """Prepare a data set, verify it and show what is there."""
     from rheobase.data import SIMULATED, load

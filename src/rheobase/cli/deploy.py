@@ -10,6 +10,8 @@ import typer
 from rheobase.cli.common import (
     DataOption,
     DeviceOption,
+    NetworkArgument,
+    PluginOption,
     RunArgument,
     command_line,
     console,
@@ -23,9 +25,6 @@ if TYPE_CHECKING:
 
     from rheobase.deploy.agreement import Agreement
 
-NetworkArgument = Annotated[
-    Path, typer.Argument(help="Folder of a run, a file that fold or export wrote, or a network of the package by name.")
-]
 OutOption = Annotated[
     Path | None, typer.Option(help="File to write; otherwise one in the folder of the run, or here for other networks.")
 ]
@@ -46,7 +45,7 @@ def register(app: typer.Typer) -> None:
         app.command()(command)
 
 
-def fold(run: RunArgument, data: DataOption = None, out: OutOption = None) -> None:
+def fold(run: RunArgument, data: DataOption = None, out: OutOption = None, plugin: PluginOption = None) -> None:
     """Fold tdBN into the weights: a network of synapses and bare LIF neurons, in one file."""
     from rheobase.deploy.formats import native
     from rheobase.tasks.export import precisions
@@ -72,6 +71,7 @@ def export(
     form: Annotated[Form, typer.Option(help="Form of a NIR file: portable has convolutions only.")] = Form.canonical,
     data: DataOption = None,
     out: OutOption = None,
+    plugin: PluginOption = None,
 ) -> None:
     """Write a folded network for other software and hardware."""
     from rheobase.deploy.formats import nir, onnx
@@ -115,6 +115,7 @@ def verify(
     images: Annotated[int, typer.Option(min=1, help="Test images to compare spike by spike.")] = 32,
     simulate: Annotated[int, typer.Option(min=0, help="Of these, how many the event-driven simulator runs too.")] = 1,
     device: DeviceOption = "auto",
+    plugin: PluginOption = None,
 ) -> None:
     """Run a file against the network it came from: spikes, accuracy, and a verdict."""
     import torch
@@ -143,6 +144,7 @@ def predict(
     network: NetworkArgument,
     images: Annotated[list[Path], typer.Argument(help="Image files, or folders of them.")],
     top: Annotated[int, typer.Option(min=1, help="Classes to show.")] = 3,
+    plugin: PluginOption = None,
 ) -> None:
     """Classify images: the most likely classes and their probabilities."""
     import torch

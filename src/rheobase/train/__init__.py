@@ -1,6 +1,8 @@
 """Train and evaluate: `fit` runs a recipe into a run folder, `evaluate` measures a network."""
 
-from rheobase.train.loop import Evaluation, Interrupted, choose_device, evaluate, fit
+from rheobase.train.evaluation import Evaluation, evaluate
+from rheobase.train.loop import choose_device, fit
 from rheobase.train.progress import Reporter
+from rheobase.train.trainer import Interrupted
 
 __all__ = ["Evaluation", "Interrupted", "Reporter", "choose_device", "evaluate", "fit"]

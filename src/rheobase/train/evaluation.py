@@ -1,0 +1,54 @@
+"""What a network achieves on its test images."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from rheobase.data.feed import Feed
+from rheobase.deploy.network import LIF
+from rheobase.functional import readout
+from rheobase.nn import Soma, watched
+from rheobase.plugins import Part
+from rheobase.recipes import Recipe
+from rheobase.train.distributed import Team
+from rheobase.train.step import autocast, loss_of
+
+ALONE = Team()
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    loss: float
+    accuracy: float
+    firing_rates: dict[str, float]
+    """Mean spikes per neuron and step of every soma."""
+    simulated: bool
+    """Whether the data are simulated recordings."""
+
+
+@torch.no_grad()
+def evaluate(
+    network: nn.Module, feed: Feed, recipe: Recipe, team: Team = ALONE, *, loss: Part | None = None
+) -> Evaluation:
+    """Loss, accuracy and firing rates over the test images."""
+    somas = {name: module for name, module in network.named_modules() if isinstance(module, Soma | LIF)}
+    rates = torch.zeros(len(somas), dtype=torch.float64, device=feed.device)
+    totals = torch.zeros(3, dtype=torch.float64, device=feed.device)  # loss, correct, images
+
+    places = {name: i for i, name in enumerate(somas)}
+
+    def count(name: str, spikes: Tensor) -> None:
+        rates[places[name]] += spikes.mean(dtype=torch.float64) * spikes.shape[1]
+
+    with watched(network, somas, count):
+        for images, labels in feed.testing():
+            with autocast(recipe, feed.device):
+                logits = network(images, recipe.timesteps)
+            totals[0] += loss_of(logits, labels, recipe, loss) * len(labels)
+            totals[1] += (readout(logits).argmax(1) == labels).sum()
+            totals[2] += len(labels)
+    total, correct, n = team.sum(totals).tolist()
+    firing_rates = (team.sum(rates) / n).tolist()
+    rates_by_name = dict(zip(somas, firing_rates, strict=True))
+    return Evaluation(total / n, correct / n, rates_by_name, recipe.data in SIMULATED)
