@@ -17,7 +17,7 @@ from rheobase.cli import app
 from rheobase.data import load
 from rheobase.models import build
 from rheobase.paper import ablation, inference, theory, training
-from rheobase.paper.isolated import Failure, apart
+from rheobase.paper.isolated import Failure, isolated
 from rheobase.paper.result import CPU
 from rheobase.report.charts import Chart
 from rheobase.report.plots import draw
@@ -164,20 +164,20 @@ def test_the_ablation_has_all_variants_and_keeps_what_is_there() -> None:
 @pytest.mark.parametrize("depth", [8, 20, 34, 50])
 @pytest.mark.parametrize("residual", [True, False])
 def test_depths_of_the_ablation(depth: int, residual: bool) -> None:
-    dataset = load("digits")
+    setting = ablation.Setting(None, CPU, epochs=1, timesteps=2, channels=4)
     with torch.device("meta"):
-        network = ablation.build(ablation.Variant(depth, residual), dataset, recipes.get("demo"), 4)
+        network = ablation.build(ablation.Variant(depth, residual), setting, 10, 1, 8)
         layers = synapses(network, (1, 8, 8))
     assert sum("shortcut" not in layer.name for layer in layers) == depth
 
 
 def test_a_process_that_breaks_takes_nothing_with_it(capfd: pytest.CaptureFixture[str]) -> None:
     jobs = [(divmod, 17, 5), (divmod, 1, 0), (os._exit, 3)]
-    found = dict(apart(operator.call, jobs))
+    found = dict(isolated(operator.call, jobs))
     assert found == {0: (3, 2), 1: Failure("ZeroDivisionError"), 2: Failure("process ended")}
     assert "ZeroDivisionError" in capfd.readouterr().err
     with pytest.raises(ValueError, match="none of 1 processes finished"):
-        list(apart(divmod, [(1, 0)]))
+        list(isolated(divmod, [(1, 0)]))
 
 
 @pytest.mark.parametrize("item", ["fig2", "ablation"])

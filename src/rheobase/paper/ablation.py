@@ -5,24 +5,19 @@ from dataclasses import dataclass, replace
 from functools import partial
 from math import isfinite
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 
 from rheobase import train
 from rheobase.analysis.variants import VARIANTS, StepNorm
-from rheobase.data import Dataset
-from rheobase.data.feed import Feed
 from rheobase.models import BasicBlock, PlainBlock, SomaFactory, SpikingNet
 from rheobase.nn import Conv2d
-from rheobase.paper.isolated import Failure, apart
+from rheobase.paper.isolated import Failure, isolated
 from rheobase.paper.result import CPU, Result
 from rheobase.paper.training import broken, images, recipe_for, source
-from rheobase.recipes import Recipe
 from rheobase.report.charts import Chart
-from rheobase.train.capture import capture
-from rheobase.train.optimizers import make_optimizer, set_learning_rate
-from rheobase.train.step import learning_rate, make_step
 
 CIFAR_BATCH = 250  # divides the training images, so that every step is the captured one
 
@@ -73,7 +68,7 @@ def ablation(
     # deep ones first: they take longest
     chosen = sorted(dict.fromkeys(v for _, _, v in variants()), key=lambda v: -v.depth)
     found: dict[Variant, tuple[float, float] | Failure] = {}
-    for index, outcome in apart(accuracy_and_loss, [(variant, setting) for variant in chosen]):
+    for index, outcome in isolated(accuracy_and_loss, [(variant, setting) for variant in chosen]):
         found[chosen[index]] = outcome
         yield ablation_of(found, setting, len(chosen) - len(found))
 
@@ -136,38 +131,42 @@ def _claim(by_label: dict[str, float]) -> list[str]:
 
 def accuracy_and_loss(variant: Variant, setting: Setting) -> tuple[float, float]:
     """On the test images, after training."""
-    dataset, device = images(setting.data), setting.device
-    recipe = replace(recipe_for(dataset, device), timesteps=setting.timesteps, epochs=setting.epochs)
+    dataset = images(setting.data)
+    recipe = replace(
+        recipe_for(dataset, setting.device),
+        timesteps=setting.timesteps,
+        epochs=setting.epochs,
+        evaluate_every=setting.epochs,
+        decay=variant.decay,
+    )
+    recipe = replace(recipe, width=variant.ratio * recipe.v_th)
     if setting.data is not None:
         recipe = replace(recipe, batch_size=CIFAR_BATCH)
-    torch.manual_seed(0)
-    network = build(variant, dataset, recipe, setting.channels)
-    network = network.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-    feed = Feed(dataset, recipe, device, torch.float32)
-    optimizer = make_optimizer(network, recipe, device)
-    scaler = torch.amp.GradScaler(device.type, enabled=False)
-    step = capture(make_step(network, optimizer, scaler, recipe, recipe.timesteps), device)
-    network.train()
-    for epoch in range(recipe.epochs):
-        for i, (x, labels, _) in enumerate(feed.training(epoch)):
-            set_learning_rate(optimizer, learning_rate(recipe, epoch + i / feed.steps))
-            step(x, labels)
-    found = train.evaluate(network, feed, recipe)
-    return found.accuracy, found.loss
+
+    def varied(num_classes: int, in_channels: int, image_size: int, **neuron: float) -> SpikingNet:
+        return build(variant, setting, num_classes, in_channels, image_size, **neuron)
+
+    with TemporaryDirectory() as folder:
+        run = train.fit(recipe, network=varied, dataset=dataset, out=Path(folder) / "run", device=str(setting.device))
+        last = run.rows()[-1]
+    return last["test_accuracy"], last["test_loss"]
 
 
-def build(variant: Variant, dataset: Dataset, recipe: Recipe, channels: int) -> SpikingNet:
+def build(
+    variant: Variant, setting: Setting, num_classes: int, in_channels: int, image_size: int, **neuron: float
+) -> SpikingNet:
     block, per_block = (BasicBlock, 2) if variant.residual else (PlainBlock, 1)
     count = (variant.depth - 2) // per_block  # between the encoding and the decoding layer
     sizes = [count - 2 * (count // 3), count // 3, count // 3]
     soma: SomaFactory = VARIANTS[variant.norm][1]
     if soma is StepNorm:
-        soma = partial(soma, timesteps=recipe.timesteps)
+        soma = partial(soma, timesteps=setting.timesteps)
     return SpikingNet(
-        stem=Conv2d(dataset.channels, channels, 3, padding=1, bias=False),
-        stages=[(block, channels * 2**i, n, 1 if i == 0 else 2) for i, n in enumerate(sizes)],
+        stem=Conv2d(in_channels, setting.channels, 3, padding=1, bias=False),
+        stages=[(block, setting.channels * 2**i, n, 1 if i == 0 else 2) for i, n in enumerate(sizes)],
         global_pool=True,
-        num_classes=len(dataset.classes),
-        image_size=dataset.size,
-        soma=partial(soma, decay=variant.decay, width=variant.ratio * recipe.v_th),
+        num_classes=num_classes,
+        image_size=image_size,
+        soma=soma,
+        **neuron,
     )

@@ -14,12 +14,12 @@ import torch
 
 @dataclass(frozen=True)
 class Failure:
-    """In place of a result: the name of what was raised. The traceback went to standard error."""
+    """In place of a result: what was raised, in a few words. The traceback went to standard error."""
 
     reason: str
 
 
-def apart(function: Callable[..., Any], jobs: Sequence[tuple[Any, ...]]) -> Iterator[tuple[int, Any]]:
+def isolated(function: Callable[..., Any], jobs: Sequence[tuple[Any, ...]]) -> Iterator[tuple[int, Any]]:
     """`function(*job)` of every job, one process per core: (index, result or `Failure`), as they come.
 
     Where nothing but failures came, that is an error.
@@ -59,5 +59,5 @@ def _send(sender: Connection, function: Callable[..., Any], job: tuple[Any, ...]
         result = function(*job)
     except Exception as error:
         traceback.print_exc()
-        result = Failure(type(error).__name__)
+        result = Failure(str(error) if isinstance(error, ValueError) else type(error).__name__)
     sender.send(result)

@@ -16,7 +16,7 @@ from rheobase.data import Dataset, load
 from rheobase.data.feed import Feed
 from rheobase.models import build
 from rheobase.nn import Soma
-from rheobase.paper.isolated import Failure, apart
+from rheobase.paper.isolated import Failure, isolated
 from rheobase.paper.result import CPU, Result
 from rheobase.recipes import Recipe
 from rheobase.report.charts import Chart
@@ -46,7 +46,7 @@ def fig2(*, data: Path | None = None, device: torch.device = CPU, timesteps: int
     settings = [(width, decay, True) for width in (1.0, 0.9) for decay in (0.0, 0.25, 0.5)] + [(1.0, 0.25, False)]
     images(data)  # what is wrong with the data is said once, before any process starts
     found: dict[int, GradientNorms | Failure] = {}
-    for index, norms in apart(first_sixth, [(data, device, timesteps, *setting) for setting in settings]):
+    for index, norms in isolated(first_sixth, [(data, device, timesteps, *setting) for setting in settings]):
         found[index] = norms
         yield fig2_of(settings, dict(sorted(found.items())), source(data), device)
 
