@@ -2,12 +2,12 @@ from pathlib import Path
 
 import pytest
 
-from rheobase.files import replaced
+from rheobase.files import atomic_write
 
 
 def test_a_file_appears_whole(tmp_path: Path) -> None:
     path = tmp_path / "file"
-    with replaced(path) as part:
+    with atomic_write(path) as part:
         part.write_text("half")
         assert not path.exists()
         written = part.stat().st_ino
@@ -22,7 +22,7 @@ def test_a_failure_leaves_the_old_one(tmp_path: Path, error: BaseException) -> N
     path.write_text("old")
 
     def fail() -> None:
-        with replaced(path) as part:
+        with atomic_write(path) as part:
             part.write_text("half")
             raise error
 
@@ -36,7 +36,7 @@ def test_a_failure_leaves_the_old_one(tmp_path: Path, error: BaseException) -> N
 
 def test_two_who_write_the_same_do_not_mix(tmp_path: Path) -> None:
     path = tmp_path / "file"
-    with replaced(path) as first, replaced(path) as second:
+    with atomic_write(path) as first, atomic_write(path) as second:
         second.write_text("second")
         first.write_text("first")
     assert path.read_text() == "first"
@@ -45,9 +45,9 @@ def test_two_who_write_the_same_do_not_mix(tmp_path: Path) -> None:
 def test_a_link_goes_on_pointing_and_a_folder_stays(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("old")
     (tmp_path / "link").symlink_to(tmp_path / "file")
-    with replaced(tmp_path / "link") as part:
+    with atomic_write(tmp_path / "link") as part:
         part.write_text("new")
     assert (tmp_path / "link").is_symlink()
     assert (tmp_path / "file").read_text() == "new"
-    with pytest.raises(ValueError, match="is not a file that could be replaced"), replaced(tmp_path):
+    with pytest.raises(ValueError, match="is not a file that could be replaced"), atomic_write(tmp_path):
         pass

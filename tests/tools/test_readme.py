@@ -7,6 +7,7 @@ import pytest
 
 from rheobase import recipes, train
 from rheobase.recipes import Recipe
+from rheobase.train.record import write_result
 from rheobase.train.runs import Run
 from tools import fork, keep
 from tools.readme import END, ROOT, START, tables, with_results
@@ -30,7 +31,7 @@ def test_a_run_is_kept_without_weights_and_shown(run: Path, tmp_path: Path) -> N
     kept = tmp_path / "cifar10" / "small"
     keep.keep(run, kept)
     found = keep.against_timesteps(run, None, "cpu")
-    (kept / "timesteps.json").write_text(json.dumps(found))
+    write_result(kept / "timesteps.json", {"timesteps": found})
     assert not list(kept.rglob("*.safetensors"))
     assert Run(kept).rows() == Run(run).rows()
     for file in kept.glob("*.json*"):
@@ -45,7 +46,7 @@ def test_a_run_is_kept_without_weights_and_shown(run: Path, tmp_path: Path) -> N
     assert after == f"{100 * last['test_accuracy']:.2f}"
     assert float(best) >= float(after)
     assert seconds == f"{last['elapsed']:.0f}"
-    assert device == json.loads((run / "environment.json").read_text())["device"]
+    assert device == json.loads((run / "environment.json").read_text())["record"]["device"]
     cells = [cell.strip() for cell in timesteps.splitlines()[-1].split("|")[1:-1]]
     assert cells[:2] == ["`demo`", "2"]
     assert cells[3].startswith(f"{after} (")
