@@ -1,8 +1,9 @@
+import json
 from pathlib import Path
 
 import pytest
 
-from rheobase.files import atomic_write
+from rheobase.files import atomic_write, finite_or_null, strict_json, write_json
 
 
 def test_a_file_appears_whole(tmp_path: Path) -> None:
@@ -51,3 +52,17 @@ def test_a_link_goes_on_pointing_and_a_folder_stays(tmp_path: Path) -> None:
     assert (tmp_path / "file").read_text() == "new"
     with pytest.raises(ValueError, match="is not a file that could be replaced"), atomic_write(tmp_path):
         pass
+
+
+def test_json_is_strict(tmp_path: Path) -> None:
+    content = {"name": "a", "values": [1, 2.5, None], "nested": {"flag": True}}
+    write_json(tmp_path / "file.json", content)
+    assert json.loads((tmp_path / "file.json").read_text()) == content
+    with pytest.raises(ValueError, match=r"file\.json\['values'\]\[1\] is inf, which JSON cannot hold"):
+        write_json(tmp_path / "file.json", {"values": [1, float("inf")]})
+    assert json.loads((tmp_path / "file.json").read_text()) == content
+
+
+def test_what_is_not_finite_becomes_null() -> None:
+    found = finite_or_null({"a": [float("nan"), 1.5], "b": {"c": float("-inf")}, "d": (2, "nan")})
+    assert strict_json(found, "x") == '{"a": [null, 1.5], "b": {"c": null}, "d": [2, "nan"]}'

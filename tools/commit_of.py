@@ -17,6 +17,8 @@ def sources_of(path: Path) -> dict[str, str]:
     file = path / "environment.json" if path.is_dir() else path
     try:
         return json.loads(file.read_text())["record"]["sources"]
+    except OSError as error:
+        raise ValueError(f"{file} cannot be read: {error.strerror}") from None
     except (ValueError, KeyError, TypeError):
         raise ValueError(f"{file} has no record of its sources; it cannot be traced to a commit") from None
 
@@ -39,21 +41,26 @@ def _git(repository: Path, *arguments: str, text: str = "") -> str:
     return done.stdout
 
 
-def describe(path: Path, repository: Path = ROOT) -> tuple[bool, str]:
-    """Whether there are commits, and a line for each, or a sentence that there are none."""
+def describe(path: Path, repository: Path = ROOT) -> str:
+    """A line for each commit."""
     commits = commits_of(sources_of(path), repository)
     if not commits:
-        return False, f"{path}: no commit has these sources; they were changed, or are from another repository"
-    line = "--format=%h %as %s"
-    return True, "\n".join(f"{path}: {_git(repository, 'show', '-s', line, c).strip()}" for c in commits)
+        raise ValueError(f"{path}: no commit has these sources; they were changed, or are from another repository")
+    shown = _git(repository, "show", "--no-patch", "--format=%h %as %s", *commits)
+    return "\n".join(f"{path}: {line}" for line in shown.splitlines())
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("results", type=Path, nargs="+", metavar="FILE_OR_FOLDER")
-    answers = [describe(path) for path in parser.parse_args().results]
-    print(*(text for _, text in answers), sep="\n")
-    sys.exit(not all(found for found, _ in answers))
+    failed = False
+    for path in parser.parse_args().results:
+        try:
+            print(describe(path))
+        except ValueError as error:
+            print(error)
+            failed = True
+    sys.exit(failed)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """README.md shows what is in results/, and nothing else."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,15 @@ def test_results_that_are_not_there_are_not_shown(tmp_path: Path) -> None:
         keep.keep(tmp_path, tmp_path / "kept")
 
 
+def test_a_run_without_a_record_is_not_kept(run: Path, tmp_path: Path) -> None:
+    old = tmp_path / "old"
+    shutil.copytree(run, old, ignore=shutil.ignore_patterns("checkpoints"))
+    (old / "environment.json").write_text('{"device": "CPU"}')
+    with pytest.raises(ValueError, match=r"environment\.json has no record of how the run was made"):
+        keep.keep(old, tmp_path / "kept")
+    assert not (tmp_path / "kept").exists()
+
+
 def test_a_fork_is_the_other_recipe_as_far_as_they_agree(tmp_path: Path) -> None:
     other = recipe("timesteps=3", "short_timesteps=2", "short_epochs=2")
     train.fit(other, out=tmp_path / "other", device="cpu")
@@ -73,7 +83,9 @@ def test_a_fork_is_the_other_recipe_as_far_as_they_agree(tmp_path: Path) -> None
     rows = train.fit(other, out=tmp_path / "fork", resume=True, device="cpu").rows()
     assert [row["timesteps"] for row in rows] == [2, 2, 3]
     assert [row["loss"] for row in rows] == [row["loss"] for row in Run(tmp_path / "other").rows()]
-    assert json.loads((tmp_path / "fork" / "environment.json").read_text())["forked"]["step"] == rows[0]["step"]
+    environment = json.loads((tmp_path / "fork" / "environment.json").read_text())
+    assert environment["forked"]["step"] == rows[0]["step"]
+    assert environment["record"]["seed"] == recipe().seed
 
 
 @pytest.mark.parametrize(
