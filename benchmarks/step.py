@@ -1,4 +1,4 @@
-"""Time and memory of a training step of ResNet-19, ours and others', in one run.
+"""Time and memory of a training step, ours and others', in one run; of ResNet-19 if nobody says.
 
 python -m benchmarks.step                          everybody, T = 4
 python -m benchmarks.step --only rheobase-speed spikingjelly --sweep timesteps
@@ -27,6 +27,7 @@ from benchmarks.output import result_path
 from rheobase.train.record import write_result
 from rheobase.train.sources import tree_id
 
+NETWORK = "resnet19"
 OURS = "rheobase-speed"
 SWEPT_TIMESTEPS = (1, 2, 4, 6, 8, 16, 40)
 _PATIENCE = 400  # seconds for one answer; a compiler may need minutes
@@ -151,7 +152,7 @@ def step_table(run: dict[str, Any]) -> Table:
     title = f"Training step of {setting['network']}, T = {setting['timesteps']}, N = {setting['batch']}"
     disturbed = any(r["only_disturbed"] for r in results.values())
     table = Table(title=title, caption="* every round was disturbed by other load" if disturbed else None)
-    table.add_column("contender")
+    table.add_column("contender", no_wrap=True)
     table.add_column("what")
     for heading in ("us / image / step", "lowest - highest", "images / s", "peak GiB", "x floor", f"x {OURS}"):
         table.add_column(heading, justify="right")
@@ -221,7 +222,7 @@ def main() -> None:
     )
     parser.add_argument("--sweep", choices=("timesteps", "batch"), help="time against T (at the same T * N) or batch")
     parser.add_argument("--before", type=Path, metavar="CHECKOUT", help="measure our contenders with these sources too")
-    parser.add_argument("--network", default="resnet19")
+    parser.add_argument("--network", default=NETWORK)
     parser.add_argument("--image-size", type=int, default=32)
     parser.add_argument("--out", type=Path, help="JSON file; results/step-<device>.json if not given")
     options = parser.parse_args()
@@ -234,7 +235,8 @@ def main() -> None:
         chosen += [BEFORE + name for name in chosen if name.startswith("rheobase-")]
     setting = Setting(options.timesteps, options.batch, device, options.network, options.image_size)
     settings = swept(setting, options.sweep)
-    out = options.out or result_path("step", torch.device(device), options.sweep)
+    variants = (None if options.network == NETWORK else options.network, options.sweep, "before" if before else None)
+    out = options.out or result_path("step", torch.device(device), *variants)
     console = Console(width=None if sys.stdout.isatty() else 140)
     progress = Console(stderr=True, style="dim")
 

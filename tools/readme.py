@@ -22,7 +22,7 @@ def step_table(path: Path) -> str:
     versions = ", ".join(f"{name} {installed[name]}" for name in COMPARED if name in installed)
     where = f"one {facts['device']}, bf16" if setting["device"] == "cuda" else f"{facts['threads']} CPU cores, fp32"
     lines = [
-        f"Training step of ResNet-19 on {where}, T = {setting['timesteps']}, N = {setting['batch']} "
+        f"Training step of {setting['network'].replace('resnet', 'ResNet-')} on {where}, T = {setting['timesteps']}, N = {setting['batch']} "
         f"({versions}; `{facts['command']}`, all in one run):",
         "",
         "| | us per image and timestep | peak memory, GiB | time relative to ours |",
@@ -150,9 +150,14 @@ def tables(results: Path) -> list[str]:
         *([timesteps_table(measured)] if measured else []),
         *([shipped_table(networks)] if networks else []),
         *(deployment_table(path) for path in sorted(results.glob("deploy-*.json"))),
-        *(step_table(path) for path in sorted(results.glob("step-*.json")) if len(_json(path)["runs"]) == 1),
+        *(step_table(path) for path in sorted(results.glob("step-*.json")) if _is_comparison(_json(path))),
         *(loop_sentence(path) for path in sorted(results.glob("loop-*.json"))),
     ]
+
+
+def _is_comparison(content: dict[str, Any]) -> bool:
+    """With others, at one setting; neither a sweep nor a look at our own past."""
+    return len(content["runs"]) == 1 and "before" not in content
 
 
 def _json(path: Path) -> Any:
