@@ -17,12 +17,13 @@ def step_table(path: Path) -> str:
     content = _json(path)
     facts, (run,) = _facts(content), content["runs"]
     setting, results = run["setting"], run["results"]
+    network = setting["network"].replace("resnet", "ResNet-")
     own = results["rheobase-speed"]["us_per_image_timestep"]
     installed = facts.get("packages") or facts["versions"]
     versions = ", ".join(f"{name} {installed[name]}" for name in COMPARED if name in installed)
     where = f"one {facts['device']}, bf16" if setting["device"] == "cuda" else f"{facts['threads']} CPU cores, fp32"
     lines = [
-        f"Training step of {setting['network'].replace('resnet', 'ResNet-')} on {where}, T = {setting['timesteps']}, N = {setting['batch']} "
+        f"Training step of {network} on {where}, T = {setting['timesteps']}, N = {setting['batch']} "
         f"({versions}; `{facts['command']}`, all in one run):",
         "",
         "| | us per image and timestep | peak memory, GiB | time relative to ours |",
