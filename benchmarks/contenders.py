@@ -111,6 +111,7 @@ def _on_gpu(make: Callable[[Setting], tuple[nn.Module, Forward]], setting: Setti
 
 
 FLOOR = "floor"
+BEFORE = "before-"  # and the name of a contender of ours: the same, with the sources of another checkout
 _TRIANGLE = "PiecewiseQuadratic"  # of the surrogates its kernels know, the nearest to the paper's
 CONTENDERS = {
     "rheobase-speed": Contender("memory='speed'", partial(_rheobase, memory="speed"), True, "gradients"),

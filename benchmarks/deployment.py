@@ -4,7 +4,6 @@ python -m benchmarks.deployment runs/cifar10-1 --data DATA --out results/deploy-
 """
 
 import argparse
-import json
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,7 +13,6 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.step import environment
 from rheobase.data.feed import Feed, first_images
 from rheobase.deploy.agreement import record
 from rheobase.deploy.formats import nir
@@ -24,6 +22,7 @@ from rheobase.tasks.export import calibration_images
 from rheobase.tasks.open import folded, open_file
 from rheobase.tasks.verify import LOSS, LOSS_INT8, accuracy, verify
 from rheobase.train import choose_device
+from rheobase.train.record import write_result
 from rheobase.train.runs import Run, load_data
 
 
@@ -78,10 +77,8 @@ def main() -> None:
             table.add_row(name, f"{100 * found['accuracy']:.2f}")
     Console().print(table)
     if args.out:
-        machine = environment(device.type, "benchmarks.deployment")
-        content = {"recipe": asdict(run.recipe()), "environment": machine, "results": results}
-        args.out.parent.mkdir(parents=True, exist_ok=True)
-        args.out.write_text(json.dumps(content, indent=1) + "\n")
+        recipe = run.recipe()
+        write_result(args.out, {"recipe": asdict(recipe), "results": results}, device=device, seed=recipe.seed)
 
 
 if __name__ == "__main__":

@@ -9,14 +9,12 @@ Frames have the full size of the sensor, since the peers do not downsample; ours
 
 import argparse
 import importlib
-import json
 import os
 import statistics
 import sys
 import time
 from collections.abc import Callable
 from functools import partial
-from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
@@ -26,7 +24,7 @@ import numpy as np
 import torch
 
 from rheobase.data.events import Events, aedat, counting, read, slices, slicing
-from rheobase.train.runs import environment
+from rheobase.train.record import checksum, write_result
 
 OUT = Path("results/events.json")
 WINDOW = 30_000
@@ -111,8 +109,6 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     content: dict[str, Any] = {
-        "environment": environment(torch.device("cpu")),
-        "versions": {name: version(name) for name in ("numba", "tonic", "spikingjelly") if find_spec(name)},
         "load": os.getloadavg()[0],
         "window_us": WINDOW,
         "recordings": [],
@@ -128,8 +124,8 @@ def main() -> None:
         row |= {"frames": len(frames), "megabytes_of_frames": frames.nbytes / 1e6}
         row["slicing"] = compare(slicers(events), len(events), arguments.rounds, partial(_frames_differ, events))
         content["recordings"].append(row)
-    arguments.out.parent.mkdir(exist_ok=True)
-    arguments.out.write_text(json.dumps(content, indent=1) + "\n")
+    data = checksum(arguments.recordings) if arguments.recordings else None
+    write_result(arguments.out, content, seed=0, data=data)
 
 
 def _without_numba(cut: Contender) -> Any:

@@ -9,7 +9,6 @@ and torchvision's with a process per core: the start, and the speed once all are
 
 import argparse
 import gc
-import json
 import os
 import tempfile
 import time
@@ -32,7 +31,8 @@ from rheobase.recipes import Recipe
 from rheobase.train import plan
 from rheobase.train.capture import capture
 from rheobase.train.optimizers import make_optimizer
-from rheobase.train.runs import environment, network_for
+from rheobase.train.record import write_result
+from rheobase.train.runs import network_for
 from rheobase.train.step import Step, make_step
 
 IMAGENET = 1_281_167  # training images
@@ -190,7 +190,6 @@ def main() -> None:
         parser.error("expected at least batch * steps images")
     started, device = time.monotonic(), train.choose_device(arguments.device)
     content: dict[str, Any] = {
-        "environment": environment(device),
         "cores": CORES,
         "settings": {k: v for k, v in vars(arguments).items() if k not in ("out", "device", "limit")},
         "loaders": {},
@@ -199,8 +198,7 @@ def main() -> None:
 
     def write() -> None:
         content["seconds"] = round(time.monotonic() - started, 1)
-        arguments.out.parent.mkdir(exist_ok=True)
-        arguments.out.write_text(json.dumps(content, indent=1) + "\n")
+        write_result(arguments.out, content, device=device)
 
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

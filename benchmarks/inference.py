@@ -5,7 +5,6 @@ python -m benchmarks.inference --rounds 3 --out results/inference-cpu.json
 """
 
 import argparse
-import json
 import statistics
 import time
 from collections.abc import Callable
@@ -20,10 +19,10 @@ from torch import Tensor, nn
 
 from benchmarks import peers
 from benchmarks.measure import ATTEMPTS, FOREIGN_LOAD, Load
-from benchmarks.step import environment
 from rheobase import models
 from rheobase.deploy import fold
 from rheobase.train.heap import keep_freed_memory
+from rheobase.train.record import write_result
 
 Forward = Callable[[Tensor], Tensor]
 
@@ -115,10 +114,7 @@ def main() -> None:
     Console().print(table)
     if args.out:
         settings = {key: value for key, value in vars(args).items() if key != "out"}
-        args.out.parent.mkdir(parents=True, exist_ok=True)
-        machine = environment("cpu", "benchmarks.inference")
-        content = {"settings": settings, "environment": machine, "results": results}
-        args.out.write_text(json.dumps(content, indent=1) + "\n")
+        write_result(args.out, {"settings": settings, "results": results}, seed=0)
 
 
 if __name__ == "__main__":

@@ -5,8 +5,6 @@ python -m benchmarks.loop --recipe demo      embedded data
 """
 
 import argparse
-import json
-import re
 import statistics
 import time
 from pathlib import Path
@@ -15,7 +13,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.step import environment
+from benchmarks.output import result_path
 from rheobase import recipes
 from rheobase.data.feed import Feed
 from rheobase.recipes import Recipe
@@ -23,6 +21,7 @@ from rheobase.train import choose_device, fit
 from rheobase.train.capture import capture
 from rheobase.train.optimizers import make_optimizer
 from rheobase.train.progress import Reporter, process_seconds
+from rheobase.train.record import write_result
 from rheobase.train.runs import Run, load_data
 from rheobase.train.step import DTYPES, make_step
 
@@ -106,10 +105,8 @@ def main() -> None:
     device = choose_device(options.device)
     recipe = recipes.get(options.recipe).changed([f"epochs={options.epochs}", "evaluate_every=1", "short_epochs=0"])
     found = measure(recipe, options.data, device)
-    facts = environment(device.type, f"benchmarks.loop --recipe {recipe.name}")
-    name = re.sub("[^a-z0-9]+", "-", facts["device"].lower()) if device.type == "cuda" else "cpu"
-    out = options.out or Path("results") / f"loop-{name}.json"
-    out.write_text(json.dumps({"environment": facts, "recipe": recipe.name, "result": found}, indent=1) + "\n")
+    out = options.out or result_path("loop", device)
+    write_result(out, {"recipe": recipe.name, "result": found}, device=device, seed=recipe.seed)
     bare = found["bare_step_seconds"]
     print(f"bare step {1e3 * bare['before']:.2f} ms before, {1e3 * bare['after']:.2f} ms after")
     print(

@@ -5,8 +5,6 @@ algorithms, and includes weights, optimiser and the captured graph.
 """
 
 import argparse
-import json
-import re
 from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
@@ -16,11 +14,12 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.step import environment
+from benchmarks.output import result_path
 from rheobase.recipes import RECIPES, Recipe
 from rheobase.train.capture import CapturedStep
 from rheobase.train.optimizers import make_optimizer
 from rheobase.train.plan import DATA, modes, peak_bytes
+from rheobase.train.record import write_result
 from rheobase.train.runs import network_for
 from rheobase.train.step import make_step
 
@@ -70,8 +69,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Peak memory of real training steps beside the prediction.")
     parser.add_argument("--out", type=Path, help="JSON file; results/memory-<device>.json if not given")
     options = parser.parse_args()
-    facts = environment("cuda", "benchmarks.memory")
-    out = options.out or Path("results") / f"memory-{re.sub('[^a-z0-9]+', '-', facts['device'].lower())}.json"
+    device = torch.device("cuda")
+    out = options.out or result_path("memory", device)
     rows = []
     table = Table("recipe", "memory", "measured GiB", "predicted GiB", "error %")
     for name, batch in RUNS:
@@ -87,7 +86,7 @@ def main() -> None:
                 f"{predicted / 2**30:.2f}",
                 f"{100 * (predicted / measured - 1):+.1f}",
             )
-            out.write_text(json.dumps({"environment": facts, "runs": rows}, indent=1) + "\n")
+            write_result(out, {"runs": rows}, device=device)
     Console(width=120).print(table)
 
 

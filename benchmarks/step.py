@@ -1,22 +1,18 @@
-"""Time and memory of a training step of ResNet-19, ours and others', in one run.
+"""Time and memory of a training step, ours and others', in one run; of ResNet-19 if nobody says.
 
 python -m benchmarks.step                          everybody, T = 4
 python -m benchmarks.step --only rheobase-speed spikingjelly --sweep timesteps
+python -m benchmarks.step --only rheobase-speed --before OTHER_CHECKOUT       our step of today and of then
 """
 
 import argparse
 import json
-import platform
-import re
-import shlex
 import statistics
+import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, replace
-from datetime import UTC, datetime
-from importlib import metadata
-from multiprocessing import get_context
-from multiprocessing.process import BaseProcess
+from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
 
@@ -24,24 +20,27 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.contenders import CONTENDERS, FLOOR, Setting
-from benchmarks.measure import ATTEMPTS, serve
-from rheobase import __version__
+from benchmarks import checkouts
+from benchmarks.contenders import BEFORE, CONTENDERS, FLOOR, Setting
+from benchmarks.measure import ATTEMPTS
+from benchmarks.output import result_path
+from rheobase.train.record import write_result
+from rheobase.train.sources import tree_id
 
+NETWORK = "resnet19"
 OURS = "rheobase-speed"
 SWEPT_TIMESTEPS = (1, 2, 4, 6, 8, 16, 40)
 _PATIENCE = 400  # seconds for one answer; a compiler may need minutes
 
 
 class Worker:
-    """A contender in its own process."""
+    """A contender in its own process, which runs the package in `source` or else this one."""
 
-    def __init__(self, name: str, setting: Setting) -> None:
-        context = get_context("spawn")
+    def __init__(self, name: str, setting: Setting, source: Path | None = None) -> None:
         self.name, self.setting = name, setting
-        self.connection, other = context.Pipe()
-        self.process: BaseProcess = context.Process(target=serve, args=(other, name, setting), daemon=True)
-        self.process.start()
+        self.connection, other = Pipe()
+        command = [sys.executable, "-m", "benchmarks.worker", str(other.fileno()), name, json.dumps(asdict(setting))]
+        self.process = subprocess.Popen(command, pass_fds=[other.fileno()], env=checkouts.environment(source))
         other.close()
         self.facts: dict[str, Any] = {}
         self.rounds: list[dict[str, Any]] = []
@@ -53,12 +52,12 @@ class Worker:
                 return self.connection.recv()
             return {"error": f"no answer within {_PATIENCE} s"}
         except (EOFError, OSError):
-            self.process.join()
-            return {"error": f"the process ended with code {self.process.exitcode}"}
+            return {"error": f"the process ended with code {self.process.wait()}"}
 
     def stop(self) -> None:
-        self.process.terminate()  # it holds nothing that needs care, and may be stuck
-        self.process.join()
+        self.process.kill()  # it holds nothing that needs care, and may be stuck
+        self.process.wait()
+        self.connection.close()
 
     def seconds(self) -> float:
         return statistics.median(self._counted())
@@ -86,16 +85,19 @@ class Worker:
         return good or [r["seconds"] for r in self.rounds]
 
 
-def compare(names: list[str], setting: Setting, rounds: int, console: Console) -> Iterator[dict[str, Any]]:
+def compare(
+    names: list[str], setting: Setting, rounds: int, console: Console, before: Path | None = None
+) -> Iterator[dict[str, Any]]:
     """Measure the contenders of one setting; yields what is known so far after every round.
 
-    All take part together where memory allows, else in several groups.
+    All take part together where memory allows, else in several groups. `before` is the package of those whose name
+    says so.
     """
     known: list[Worker] = []
     skipped: dict[str, str] = {}
     waiting = list(names)
     while waiting:
-        workers = [Worker(name, setting) for name in waiting]
+        workers = [Worker(name, setting, before if name.startswith(BEFORE) else None) for name in waiting]
         waiting = []
         try:
             ready: list[Worker] = []
@@ -150,13 +152,14 @@ def step_table(run: dict[str, Any]) -> Table:
     title = f"Training step of {setting['network']}, T = {setting['timesteps']}, N = {setting['batch']}"
     disturbed = any(r["only_disturbed"] for r in results.values())
     table = Table(title=title, caption="* every round was disturbed by other load" if disturbed else None)
-    table.add_column("contender")
+    table.add_column("contender", no_wrap=True)
     table.add_column("what")
     for heading in ("us / image / step", "lowest - highest", "images / s", "peak GiB", "x floor", f"x {OURS}"):
         table.add_column(heading, justify="right")
     ours = results.get(OURS, {}).get("us_per_image_timestep")
     for name, r in results.items():
-        what = "convolutions and linear layers alone" if name == FLOOR else CONTENDERS[name].what
+        own = CONTENDERS.get(name.removeprefix(BEFORE))
+        what = own.what if own else "convolutions and linear layers alone"
         if r.get("graph"):
             what += " (CUDA graph)"
         table.add_row(
@@ -203,33 +206,6 @@ def swept(setting: Setting, sweep: str | None) -> list[Setting]:
     return [setting]
 
 
-def environment(device: str, command: str) -> dict[str, Any]:
-    """Where and when a benchmark ran, and what repeats it: python -m `command`."""
-    versions = {"rheobase": __version__, "torch": torch.__version__}
-    for package in ("triton", "spikingjelly", "snntorch"):
-        try:
-            versions[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
-    return {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": f"python -m {command}",
-        "device": torch.cuda.get_device_name() if device == "cuda" else _processor(),
-        "cuda": torch.version.cuda if device == "cuda" else None,
-        "cudnn": torch.backends.cudnn.version() if device == "cuda" else None,
-        "threads": torch.get_num_threads(),
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "versions": versions,
-    }
-
-
-def _processor() -> str:
-    info = Path("/proc/cpuinfo")
-    found = re.search(r"model name\s*:\s*(.+)", info.read_text()) if info.exists() else None
-    return found[1] if found else platform.processor() or "CPU"
-
-
 def main() -> None:
     names = [FLOOR, *CONTENDERS]
     gpu = torch.cuda.is_available()
@@ -245,25 +221,31 @@ def main() -> None:
         help=f"any of {', '.join(names)}; without a sweep the floor too",
     )
     parser.add_argument("--sweep", choices=("timesteps", "batch"), help="time against T (at the same T * N) or batch")
+    parser.add_argument("--before", type=Path, metavar="CHECKOUT", help="measure our contenders with these sources too")
+    parser.add_argument("--network", default=NETWORK)
+    parser.add_argument("--image-size", type=int, default=32)
     parser.add_argument("--out", type=Path, help="JSON file; results/step-<device>.json if not given")
     options = parser.parse_args()
 
     device = "cuda" if gpu else "cpu"
     wanted = set(options.only or names) | (set() if options.sweep else {FLOOR})
     chosen = [name for name in names if name in wanted]
-    settings = swept(Setting(options.timesteps, options.batch, device), options.sweep)
-    facts = environment(device, shlex.join(["benchmarks.step", *sys.argv[1:]]))
-    label = re.sub(r"[^a-z0-9]+", "-", facts["device"].lower()).strip("-") if gpu else "cpu"
-    out = options.out or Path("results") / f"{'-'.join(filter(None, ('step', label, options.sweep)))}.json"
-    out.parent.mkdir(parents=True, exist_ok=True)
+    before = checkouts.source_folder(options.before) if options.before else None
+    if before:
+        chosen += [BEFORE + name for name in chosen if name.startswith("rheobase-")]
+    setting = Setting(options.timesteps, options.batch, device, options.network, options.image_size)
+    settings = swept(setting, options.sweep)
+    variants = (None if options.network == NETWORK else options.network, options.sweep, "before" if before else None)
+    out = options.out or result_path("step", torch.device(device), *variants)
     console = Console(width=None if sys.stdout.isatty() else 140)
     progress = Console(stderr=True, style="dim")
 
+    older = {"before": {"src": tree_id(before)}} if before else {}
     runs: list[dict[str, Any]] = []
     for setting in settings:
         runs.append({})
         for runs[-1] in compare(chosen, setting, options.rounds, progress):
-            out.write_text(json.dumps({"environment": facts, "runs": runs}, indent=1) + "\n")
+            write_result(out, {**older, "runs": runs}, device=device, seed=0)
     for run in runs if options.sweep is None else []:
         console.print(step_table(run))
     if options.sweep is not None:

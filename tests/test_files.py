@@ -1,13 +1,14 @@
+import json
 from pathlib import Path
 
 import pytest
 
-from rheobase.files import replaced
+from rheobase.files import atomic_write, finite_or_null, strict_json, write_json
 
 
 def test_a_file_appears_whole(tmp_path: Path) -> None:
     path = tmp_path / "file"
-    with replaced(path) as part:
+    with atomic_write(path) as part:
         part.write_text("half")
         assert not path.exists()
         written = part.stat().st_ino
@@ -22,7 +23,7 @@ def test_a_failure_leaves_the_old_one(tmp_path: Path, error: BaseException) -> N
     path.write_text("old")
 
     def fail() -> None:
-        with replaced(path) as part:
+        with atomic_write(path) as part:
             part.write_text("half")
             raise error
 
@@ -36,7 +37,7 @@ def test_a_failure_leaves_the_old_one(tmp_path: Path, error: BaseException) -> N
 
 def test_two_who_write_the_same_do_not_mix(tmp_path: Path) -> None:
     path = tmp_path / "file"
-    with replaced(path) as first, replaced(path) as second:
+    with atomic_write(path) as first, atomic_write(path) as second:
         second.write_text("second")
         first.write_text("first")
     assert path.read_text() == "first"
@@ -45,9 +46,23 @@ def test_two_who_write_the_same_do_not_mix(tmp_path: Path) -> None:
 def test_a_link_goes_on_pointing_and_a_folder_stays(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("old")
     (tmp_path / "link").symlink_to(tmp_path / "file")
-    with replaced(tmp_path / "link") as part:
+    with atomic_write(tmp_path / "link") as part:
         part.write_text("new")
     assert (tmp_path / "link").is_symlink()
     assert (tmp_path / "file").read_text() == "new"
-    with pytest.raises(ValueError, match="is not a file that could be replaced"), replaced(tmp_path):
+    with pytest.raises(ValueError, match="is not a file that could be replaced"), atomic_write(tmp_path):
         pass
+
+
+def test_json_is_strict(tmp_path: Path) -> None:
+    content = {"name": "a", "values": [1, 2.5, None], "nested": {"flag": True}}
+    write_json(tmp_path / "file.json", content)
+    assert json.loads((tmp_path / "file.json").read_text()) == content
+    with pytest.raises(ValueError, match=r"file\.json\['values'\]\[1\] is inf, which JSON cannot hold"):
+        write_json(tmp_path / "file.json", {"values": [1, float("inf")]})
+    assert json.loads((tmp_path / "file.json").read_text()) == content
+
+
+def test_what_is_not_finite_becomes_null() -> None:
+    found = finite_or_null({"a": [float("nan"), 1.5], "b": {"c": float("-inf")}, "d": (2, "nan")})
+    assert strict_json(found, "x") == '{"a": [null, 1.5], "b": {"c": null}, "d": [2, "nan"]}'

@@ -4,12 +4,12 @@ python -m tools.fork runs/t2 cifar10_resnet19_t4 runs/t4 && rheobase train --res
 """
 
 import argparse
-import json
 import shutil
 from dataclasses import asdict, replace
 from pathlib import Path
 
 from rheobase import recipes
+from rheobase.files import write_json
 from rheobase.recipes import Recipe
 from rheobase.train import checkpoint
 from rheobase.train.runs import Run
@@ -29,10 +29,9 @@ def fork(run: Path, recipe: Recipe, out: Path) -> None:
     if any(own.timesteps_at(epoch) != recipe.timesteps_at(epoch) for epoch in begun):
         raise ValueError(f"{recipe.name} has other timesteps in the first {len(begun)} epochs than {own.name}")
     shutil.copytree(run, out)
-    (out / "recipe.json").write_text(json.dumps(asdict(recipe), indent=1) + "\n")
-    environment = json.loads((out / "environment.json").read_text())
-    environment["forked"] = {"recipe": own.name, "step": saved.step}
-    (out / "environment.json").write_text(json.dumps(environment, indent=1) + "\n")
+    write_json(out / "recipe.json", asdict(recipe))
+    forked = {"recipe": own.name, "step": saved.step}
+    write_json(out / "environment.json", {**Run(run).read("environment.json"), "forked": forked})
 
 
 def main() -> None:

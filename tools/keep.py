@@ -6,7 +6,6 @@ With data, the network is also measured at other numbers of timesteps. What is k
 """
 
 import argparse
-import json
 import shutil
 from dataclasses import asdict
 from importlib.util import find_spec
@@ -15,6 +14,8 @@ from typing import Any
 
 from rheobase.report import plots
 from rheobase.tasks.evaluate import evaluate_run
+from rheobase.train import choose_device
+from rheobase.train.record import write_result
 from rheobase.train.runs import Run
 
 FILES = ("recipe.json", "data.json", "environment.json", "metrics.jsonl")
@@ -26,6 +27,8 @@ def keep(run: Path, out: Path) -> None:
     rows = Run(run).rows()
     if not rows:
         raise ValueError(f"{run} has no finished epoch to keep")
+    if "record" not in Run(run).read("environment.json"):
+        raise ValueError(f"{run / 'environment.json'} has no record of how the run was made; train it again to keep it")
     out.mkdir(parents=True, exist_ok=True)
     for name in FILES:
         shutil.copyfile(run / name, out / name)
@@ -49,7 +52,8 @@ def main() -> None:
     keep(options.run, options.out)
     if not options.no_timesteps:
         found = against_timesteps(options.run, options.data, options.device)
-        (options.out / "timesteps.json").write_text(json.dumps(found, indent=1) + "\n")
+        how = {"device": choose_device(options.device), "seed": Run(options.run).recipe().seed}
+        write_result(options.out / "timesteps.json", {"timesteps": found}, **how)
     print(f"kept in {options.out}")
 
 

@@ -6,7 +6,6 @@ Folds are balanced: the recordings of a class go to the folds in turn. The last 
 """
 
 import argparse
-import json
 import tempfile
 import time
 from dataclasses import asdict
@@ -17,7 +16,7 @@ import numpy as np
 
 from rheobase import recipes, train
 from rheobase.data.sets.nmnist import read_arrays
-from rheobase.train.runs import environment
+from rheobase.train.record import checksum, write_result
 
 OUT = Path("results/nmnist-small.json")
 
@@ -64,15 +63,13 @@ def main() -> None:
     accuracies = [r["test_accuracy"] for r in results]
     summary = {"mean": mean(accuracies), "std": stdev(accuracies), "seconds": sum(r["seconds"] for r in results)}
     print(f"mean {100 * summary['mean']:.2f} % +- {100 * summary['std']:.2f}, {summary['seconds']:.0f} s in all")
-    content = {
-        "environment": environment(train.choose_device(arguments.device)),
-        "recordings": len(fold),
-        "recipe": asdict(recipe),
-        "folds": results,
-        **summary,
-    }
-    arguments.out.parent.mkdir(exist_ok=True)
-    arguments.out.write_text(json.dumps(content, indent=1) + "\n")
+    write_result(
+        arguments.out,
+        {"recordings": len(fold), "recipe": asdict(recipe), "folds": results, **summary},
+        device=train.choose_device(arguments.device),
+        seed=recipe.seed,
+        data=checksum([arguments.recordings]),
+    )
 
 
 if __name__ == "__main__":

@@ -8,19 +8,22 @@ from rheobase.paper.training import PUBLISHED
 from rheobase.train.runs import Run
 
 ROOT = Path(__file__).parents[1]
+COMPARED = ("torch", "triton", "spikingjelly", "snntorch")  # packages whose speed a training step shows
 START, END = "<!-- results: written by python -m tools.readme -->", "<!-- end of results -->"
 
 
 def step_table(path: Path) -> str:
     """Time and memory of a training step, ours and others'."""
     content = _json(path)
-    facts, (run,) = content["environment"], content["runs"]
+    facts, (run,) = _facts(content), content["runs"]
     setting, results = run["setting"], run["results"]
+    network = setting["network"].replace("resnet", "ResNet-")
     own = results["rheobase-speed"]["us_per_image_timestep"]
-    versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items() if name != "rheobase")
+    installed = facts.get("packages") or facts["versions"]
+    versions = ", ".join(f"{name} {installed[name]}" for name in COMPARED if name in installed)
     where = f"one {facts['device']}, bf16" if setting["device"] == "cuda" else f"{facts['threads']} CPU cores, fp32"
     lines = [
-        f"Training step of ResNet-19 on {where}, T = {setting['timesteps']}, N = {setting['batch']} "
+        f"Training step of {network} on {where}, T = {setting['timesteps']}, N = {setting['batch']} "
         f"({versions}; `{facts['command']}`, all in one run):",
         "",
         "| | us per image and timestep | peak memory, GiB | time relative to ours |",
@@ -53,8 +56,8 @@ def accuracy_table(folders: list[Path]) -> str:
     for folder in folders:
         run = Run(folder)
         recipe, rows = run.recipe(), run.rows()
-        facts = _json(folder / "environment.json")
-        forked = facts.get("forked")
+        environment = _json(folder / "environment.json")
+        forked = environment.get("forked")
         measured = [row for row in rows if "test_accuracy" in row and row["step"] > (forked or {"step": 0})["step"]]
         accuracies = [100 * row["test_accuracy"] for row in measured]
         reached = [row["elapsed"] for row in measured if 100 * row["test_accuracy"] >= target]
@@ -67,7 +70,7 @@ def accuracy_table(folders: list[Path]) -> str:
             f"{rows[-1]['epoch']} of {recipe.epochs}{', forked' if forked else ''}",
             f"{rows[-1]['elapsed']:.0f}",
             f"{reached[0]:.0f}" if reached and not forked else "",
-            facts["device"],
+            _facts(environment)["device"],
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
@@ -75,7 +78,8 @@ def accuracy_table(folders: list[Path]) -> str:
 
 def timesteps_table(folders: list[Path]) -> str:
     """Accuracy of kept runs at other numbers of timesteps than they were trained with."""
-    found = {folder: _json(folder / "timesteps.json") for folder in folders}
+    contents = {folder: _json(folder / "timesteps.json") for folder in folders}
+    found = {folder: content.get("timesteps", content) for folder, content in contents.items()}
     columns = list(next(iter(found.values())))
     lines = [
         "The same networks with other numbers of timesteps: test accuracy in % (mean spikes per neuron and step):",
@@ -96,7 +100,7 @@ def timesteps_table(folders: list[Path]) -> str:
 def deployment_table(path: Path) -> str:
     """Accuracy of a trained network and of what it was deployed as."""
     content = _json(path)
-    recipe, facts = content["recipe"], content["environment"]
+    recipe, facts = content["recipe"], _facts(content)
     lines = [
         f"`{recipe['name']}` (T = {recipe['timesteps']}) as trained and as deployed (`{facts['command']}`):",
         "",
@@ -129,7 +133,7 @@ def shipped_table(paths: list[Path]) -> str:
 def loop_sentence(path: Path) -> str:
     """What the training loop adds to the bare step."""
     content = _json(path)
-    found, facts = content["result"], content["environment"]
+    found, facts = content["result"], _facts(content)
     return (
         f"The training loop of `{content['recipe']}` adds {found['overhead_percent']:.1f} % to the bare step on one "
         f"{facts['device']} (`{facts['command']}`); an evaluation takes {found['evaluation_seconds']:.2f} s, "
@@ -147,13 +151,23 @@ def tables(results: Path) -> list[str]:
         *([timesteps_table(measured)] if measured else []),
         *([shipped_table(networks)] if networks else []),
         *(deployment_table(path) for path in sorted(results.glob("deploy-*.json"))),
-        *(step_table(path) for path in sorted(results.glob("step-*.json")) if len(_json(path)["runs"]) == 1),
+        *(step_table(path) for path in sorted(results.glob("step-*.json")) if _is_comparison(_json(path))),
         *(loop_sentence(path) for path in sorted(results.glob("loop-*.json"))),
     ]
 
 
+def _is_comparison(content: dict[str, Any]) -> bool:
+    """With others, at one setting; neither a sweep nor a look at our own past."""
+    return len(content["runs"]) == 1 and "before" not in content
+
+
 def _json(path: Path) -> Any:
     return json.loads(path.read_text())
+
+
+def _facts(content: dict[str, Any]) -> dict[str, Any]:
+    """How a result was made; files from before there were records call it environment, or are nothing else."""
+    return content.get("record") or content.get("environment") or content
 
 
 def with_results(readme: str, results: Path = ROOT / "results") -> str:

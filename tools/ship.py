@@ -2,12 +2,10 @@
 
 python -m tools.ship runs/cifar10_resnet19_t2-1 cifar10-resnet19-t2 --data DATA
 
-Writes src/rheobase/networks/NAME.safetensors and results/shipped/NAME.json.
+Writes src/rheobase/deploy/networks/NAME.safetensors and results/shipped/NAME.json.
 """
 
 import argparse
-import hashlib
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,8 @@ from rheobase.deploy.formats import native
 from rheobase.tasks.evaluate import evaluate_run
 from rheobase.tasks.open import folded
 from rheobase.train import choose_device
-from rheobase.train.runs import Run, environment
+from rheobase.train.record import checksum, write_result
+from rheobase.train.runs import Run
 
 LIMIT = 15 * 2**20  # bytes, of all of them
 
@@ -35,9 +34,8 @@ def ship(run: Path, path: Path, *, data: Path | None, device: str) -> dict[str, 
     return {
         "name": path.stem,
         "recipe": asdict(Run(run).recipe()),
-        "environment": environment(choose_device(device)),
         "bytes": path.stat().st_size,
-        "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+        "sha256": checksum([path]),
         "trained_accuracy": trained.accuracy,
         "accuracy": found.accuracy,
         "loss": found.loss,
@@ -54,8 +52,7 @@ def main() -> None:
     options = parser.parse_args()
     found = ship(options.run, shipped.FOLDER / f"{options.name}.safetensors", data=options.data, device=options.device)
     out = Path("results") / "shipped" / f"{options.name}.json"
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(found, indent=1) + "\n")
+    write_result(out, found, device=choose_device(options.device), seed=found["recipe"]["seed"])
     print(f"trained {100 * found['trained_accuracy']:.2f} %, shipped {100 * found['accuracy']:.2f} %, in {out}")
 
 

@@ -85,7 +85,7 @@ def test_demo_learns_and_leaves_a_run(tmp_path: Path) -> None:
         assert layer in done.stdout
         assert 0 < rate < 1
     assert json.loads((folder / "recipe.json").read_text())["network"] == "resnet8"
-    assert json.loads((folder / "environment.json").read_text())["packages"]["torch"]
+    assert json.loads((folder / "environment.json").read_text())["record"]["packages"]["torch"]
     assert len(list((folder / "checkpoints").glob("*/weights.safetensors"))) in (1, 2)
 
 

@@ -1,12 +1,14 @@
 """README.md shows what is in results/, and nothing else."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
 from rheobase import recipes, train
 from rheobase.recipes import Recipe
+from rheobase.train.record import write_result
 from rheobase.train.runs import Run
 from tools import fork, keep
 from tools.readme import END, ROOT, START, tables, with_results
@@ -30,7 +32,7 @@ def test_a_run_is_kept_without_weights_and_shown(run: Path, tmp_path: Path) -> N
     kept = tmp_path / "cifar10" / "small"
     keep.keep(run, kept)
     found = keep.against_timesteps(run, None, "cpu")
-    (kept / "timesteps.json").write_text(json.dumps(found))
+    write_result(kept / "timesteps.json", {"timesteps": found})
     assert not list(kept.rglob("*.safetensors"))
     assert Run(kept).rows() == Run(run).rows()
     for file in kept.glob("*.json*"):
@@ -45,7 +47,7 @@ def test_a_run_is_kept_without_weights_and_shown(run: Path, tmp_path: Path) -> N
     assert after == f"{100 * last['test_accuracy']:.2f}"
     assert float(best) >= float(after)
     assert seconds == f"{last['elapsed']:.0f}"
-    assert device == json.loads((run / "environment.json").read_text())["device"]
+    assert device == json.loads((run / "environment.json").read_text())["record"]["device"]
     cells = [cell.strip() for cell in timesteps.splitlines()[-1].split("|")[1:-1]]
     assert cells[:2] == ["`demo`", "2"]
     assert cells[3].startswith(f"{after} (")
@@ -56,6 +58,15 @@ def test_results_that_are_not_there_are_not_shown(tmp_path: Path) -> None:
     assert with_results(f"a{START}old{END}b", tmp_path) == f"a{START}\n\n{END}b"
     with pytest.raises(ValueError, match="has no finished epoch to keep"):
         keep.keep(tmp_path, tmp_path / "kept")
+
+
+def test_a_run_without_a_record_is_not_kept(run: Path, tmp_path: Path) -> None:
+    old = tmp_path / "old"
+    shutil.copytree(run, old, ignore=shutil.ignore_patterns("checkpoints"))
+    (old / "environment.json").write_text('{"device": "CPU"}')
+    with pytest.raises(ValueError, match=r"environment\.json has no record of how the run was made"):
+        keep.keep(old, tmp_path / "kept")
+    assert not (tmp_path / "kept").exists()
 
 
 def test_a_fork_is_the_other_recipe_as_far_as_they_agree(tmp_path: Path) -> None:
@@ -72,7 +83,9 @@ def test_a_fork_is_the_other_recipe_as_far_as_they_agree(tmp_path: Path) -> None
     rows = train.fit(other, out=tmp_path / "fork", resume=True, device="cpu").rows()
     assert [row["timesteps"] for row in rows] == [2, 2, 3]
     assert [row["loss"] for row in rows] == [row["loss"] for row in Run(tmp_path / "other").rows()]
-    assert json.loads((tmp_path / "fork" / "environment.json").read_text())["forked"]["step"] == rows[0]["step"]
+    environment = json.loads((tmp_path / "fork" / "environment.json").read_text())
+    assert environment["forked"]["step"] == rows[0]["step"]
+    assert environment["record"]["seed"] == recipe().seed
 
 
 @pytest.mark.parametrize(

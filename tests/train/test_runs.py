@@ -57,3 +57,11 @@ def test_runs_that_begin_together_have_folders_of_their_own(tmp_path: Path, monk
 
     with ThreadPoolExecutor(4) as pool:
         assert {f.name for f in pool.map(create, range(4))} == {f"demo-{i}" for i in range(1, 5)}
+
+
+def test_a_norm_that_overflowed_is_null(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    for epoch, norm in ((1, float("inf")), (2, 1.5), (3, 2.5)):
+        run.append({"epoch": epoch, "gradient_norm": norm})
+    run.keep_rows(2)
+    assert run.metrics.read_text() == '{"epoch": 1, "gradient_norm": null}\n{"epoch": 2, "gradient_norm": 1.5}\n'

@@ -137,13 +137,13 @@ def report(
 
 
 def write_report(run: Path, *, data: Path | None = None, images: int = 360, out: Path | None = None) -> Path:
-    from rheobase.files import replaced
+    from rheobase.files import atomic_write
     from rheobase.report.page import render
     from rheobase.tasks.inspect import inspect_run
 
     target = target_file(out or run / "report.html", "html")
     page = render(inspect_run(run, data=data, images=images))
-    with replaced(target) as part:
+    with atomic_write(target) as part:
         part.write_text(page)
     return target
 

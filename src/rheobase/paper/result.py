@@ -1,15 +1,14 @@
 """What a figure or table of the paper consists of here: plain data, charts, and sentences that compare."""
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from rheobase.files import replaced
+from rheobase.files import finite_or_null
 from rheobase.report.charts import Chart
-from rheobase.train.runs import environment
+from rheobase.train.record import write_result
 
 CPU = torch.device("cpu")
 
@@ -31,14 +30,6 @@ class Result:
     def save(self, folder: Path) -> Path:
         """As JSON into `folder`."""
         path = folder / f"{self.name}.json"
-        content = {
-            "title": self.title,
-            "source": self.source,
-            "comparison": self.comparison,
-            "data": self.data,
-            "environment": environment(self.device),
-        }
-        with replaced(path) as part:
-            folder.mkdir(parents=True, exist_ok=True)
-            part.write_text(json.dumps(content, indent=1) + "\n")
+        content = {"title": self.title, "source": self.source, "comparison": self.comparison, "data": self.data}
+        write_result(path, finite_or_null(content), device=self.device, seed=0)  # null: not estimated
         return path

@@ -39,7 +39,7 @@ def save(
     """Write checkpoint `step` into `folder` and remove all but the newest two."""
     path = folder / f"{step:08d}"
     files = {f"{name}.safetensors": safetensors.torch.save(_plain(group)) for name, group in tensors.items()}
-    files["state.json"] = (json.dumps(state, indent=1, sort_keys=True) + "\n").encode()
+    files["state.json"] = (json.dumps(state, indent=1, sort_keys=True, allow_nan=False) + "\n").encode()
     pieces = {piece: content for name, data in files.items() for piece, content in _pieces(name, data, part_bytes)}
     temporary = folder / f".{path.name}.incomplete"
     try:

@@ -5,7 +5,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from rheobase.files import replaced
+from rheobase.files import atomic_write
 from rheobase.recipes import Recipe
 from rheobase.train.parts import Parts
 
@@ -23,7 +23,7 @@ def keep(folder: Path, recipe: Recipe, parts: Parts) -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
     if entries:
-        with replaced(folder / FILE) as part:
+        with atomic_write(folder / FILE) as part:
             part.write_text(json.dumps(entries, indent=1) + "\n")
 
 

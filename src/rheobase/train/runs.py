@@ -1,12 +1,9 @@
 """The folder of a run: recipe, data description, environment, metrics, checkpoints. Plain text and safetensors."""
 
 import json
-import platform
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from importlib.metadata import PackageNotFoundError, version
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -14,10 +11,11 @@ from typing import Any
 import torch
 
 from rheobase.data import SIMULATED, Dataset, load
-from rheobase.files import replaced
+from rheobase.files import atomic_write, finite_or_null, strict_json, write_json
 from rheobase.models import SpikingNet, build
 from rheobase.recipes import Recipe
 from rheobase.train import checkpoint
+from rheobase.train.record import write_result
 
 Row = dict[str, Any]  # the metrics of one epoch
 
@@ -47,9 +45,9 @@ class Run:
         try:
             folder = folder or _own_folder(recipe.name)
             folder.mkdir(parents=True, exist_ok=True)
-            _write_json(folder / "environment.json", environment(device))
-            _write_json(folder / "data.json", description)
-            _write_json(folder / "recipe.json", asdict(recipe))  # the last one: it makes the folder a run
+            write_result(folder / "environment.json", {}, device=device, seed=recipe.seed)
+            write_json(folder / "data.json", description)
+            write_json(folder / "recipe.json", asdict(recipe))  # the last one: it makes the folder a run
         except OSError as error:
             where = folder or Path("runs")
             raise OSError(f"cannot write to {where}: {error.strerror}; choose another folder with --out") from error
@@ -88,7 +86,7 @@ class Run:
     def append(self, row: Row) -> None:
         try:
             with open(self.metrics, "a") as file:
-                file.write(json.dumps(row) + "\n")
+                file.write(self._line(row))
         except OSError as error:
             raise OSError(f"cannot write to {self.metrics}: {error.strerror}; the checkpoints are intact") from error
 
@@ -104,7 +102,12 @@ class Run:
     def keep_rows(self, epochs: int) -> None:
         """Forget metrics of epochs after the first `epochs`: they will be run again."""
         rows = [row for row in self.rows() if row["epoch"] <= epochs]
-        _write(self.metrics, "".join(json.dumps(row) + "\n" for row in rows))
+        with atomic_write(self.metrics) as part:
+            part.write_text("".join(map(self._line, rows)))
+
+    def _line(self, row: Row) -> str:
+        """A norm of gradients that overflowed is null: the step was left out."""
+        return strict_json(finite_or_null(row), self.metrics.name) + "\n"
 
     def read(self, name: str) -> dict[str, Any]:
         """The content of a JSON file of the run."""
@@ -163,42 +166,3 @@ def load_network(folder: Path) -> SpikingNet:
     except (KeyError, RuntimeError):
         raise ValueError(f"the weights in {run.checkpoints} are not of the network in its recipe.json") from None
     return network.eval()
-
-
-def environment(device: torch.device) -> dict[str, Any]:
-    packages: dict[str, str | None] = {}
-    for name in ("rheobase", "torch", "numpy", "triton", "safetensors"):
-        try:
-            packages[name] = version(name)
-        except PackageNotFoundError:
-            packages[name] = None
-    return {
-        "packages": packages,
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine(),
-        "threads": torch.get_num_threads(),
-        "git": _git_state(),
-    }
-
-
-def _git_state() -> dict[str, Any] | None:
-    """Commit of the source this package runs from, and whether it was changed; None outside a checkout."""
-
-    def git(*arguments: str) -> str:
-        command = ["git", "-C", str(Path(__file__).parent), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-
-    try:
-        return {"commit": git("rev-parse", "HEAD"), "changed": bool(git("status", "--porcelain"))}
-    except (OSError, subprocess.CalledProcessError):
-        return None
-
-
-def _write_json(path: Path, content: Any) -> None:
-    _write(path, json.dumps(content, indent=1) + "\n")
-
-
-def _write(path: Path, text: str) -> None:
-    with replaced(path) as part:
-        part.write_text(text)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from rheobase.deploy.convolution import convolution
 from rheobase.deploy.network import LIF, Network, Scale, linear
 from rheobase.deploy.quantize import in_units, int8_unit
-from rheobase.files import replaced
+from rheobase.files import atomic_write
 
 SUFFIX = ".safetensors"
 FORMAT = "rheobase network 1"
@@ -52,7 +52,7 @@ def save(network: Network, path: str | Path, *, int8: bool = False) -> None:
             unit = int8_unit([node.weight])
             tensors[f"{name}.unit"] = unit.cpu()
             tensors[f"{name}.weight"] = in_units(node.weight, unit).to("cpu", torch.int8).contiguous()
-    with replaced(Path(path)) as part:
+    with atomic_write(Path(path)) as part:
         part.write_bytes(safetensors.torch.save(tensors, header))
 
 

@@ -24,7 +24,7 @@ from rheobase.deploy.convolution import convolution
 from rheobase.deploy.lower import Shape, diagonal, lower, node_shapes
 from rheobase.deploy.network import INPUT, LARGEST_INPUT, LIF, OUTPUT, Network, Scale, linear
 from rheobase.extras import need
-from rheobase.files import replaced
+from rheobase.files import atomic_write
 
 SUFFIX = ".nir"
 DT = 1e-4  # snnTorch assumes this one
@@ -69,7 +69,7 @@ def to_nir(network: Network, input_shape: Shape, form: str = "canonical") -> Any
 def write(network: Network, path: str | Path, input_shape: Shape, form: str = "canonical") -> None:
     """Write `network` as a NIR file."""
     graph = to_nir(network, input_shape, form)
-    with replaced(Path(path)) as part:
+    with atomic_write(Path(path)) as part:
         _package().write(str(part), graph)
 
 

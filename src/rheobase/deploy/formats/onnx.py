@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from rheobase.deploy.lower import Shape, node_shapes
 from rheobase.deploy.network import INPUT, LARGEST_INPUT, LIF, Network, Scale
 from rheobase.extras import need
-from rheobase.files import replaced
+from rheobase.files import atomic_write
 from rheobase.functional import check_sequence
 
 SUFFIX = ".onnx"
@@ -35,7 +35,7 @@ LARGEST_SIZE, LARGEST_PADDING = 2**20, 2**10
 def write(network: Network, path: str | Path, input_shape: Shape) -> None:
     """Write `network` for images [C, H, W] of this shape as an ONNX file, in the precision of its parameters."""
     model = to_onnx(network, input_shape)
-    with replaced(Path(path)) as part:
+    with atomic_write(Path(path)) as part:
         part.write_bytes(model.SerializeToString())
 
 
