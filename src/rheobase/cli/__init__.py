@@ -152,17 +152,20 @@ def plan(
     settings: SettingsOption = None,
     memory: Annotated[float, typer.Option(min=1, help="Memory of the GPU in GiB.")] = 80.0,
     processes: Annotated[int, typer.Option(min=1, help="GPUs that share a batch.")] = 1,
+    data: Annotated[Path | None, typer.Option(help="Folder with the data set, where its name says too little.")] = None,
 ) -> None:
     """Predict the memory of training, and the largest batch that a GPU can take."""
     from rheobase import recipes
     from rheobase.train import plan
+    from rheobase.train.runs import load_data
 
     chosen = recipes.get(recipe).changed(settings or [])
     batch = -(-chosen.batch_size // processes)
     free = int((memory - plan.RESERVED_GIB) * 2**30)
     rows = table("memory mode", f"peak with {batch} images", last=f"largest batch in {memory:g} GiB")
+    info = load_data(chosen, data).info if data else None
     for variant in plan.modes(chosen):
-        peak, largest = plan.peak_bytes(variant, batch), plan.largest_batch(variant, free)
+        peak, largest = plan.peak_bytes(variant, batch, info), plan.largest_batch(variant, free, info)
         rows.add_row(variant.memory, f"{peak / 2**30:.2f} GiB", str(largest))
     console.print(f"{chosen.network}, {chosen.timesteps} timesteps, {chosen.precision}, per GPU")
     console.print(rows, soft_wrap=False)
@@ -190,7 +193,6 @@ cli_analysis.register(app)
 
 def _fit(recipe: "Recipe", *, data: Path | None = None, tensorboard: bool = False, **options: Any) -> "Run":
     from rheobase import train
-    from rheobase.data import SIMULATED
     from rheobase.train.progress import reporter_for
 
     reporter = reporter_for(console)
@@ -214,7 +216,7 @@ def _fit(recipe: "Recipe", *, data: Path | None = None, tensorboard: bool = Fals
         f"test accuracy {100 * last['test_accuracy']:.2f} % after the last epoch and {last['elapsed']:.0f} s "
         f"(best epoch {100 * best['test_accuracy']:.2f} % after {best['elapsed']:.0f} s)"
     )
-    if recipe.data in SIMULATED:
+    if run.data().simulated:
         console.print(SIMULATED_NOTE)
     console.print(f"run folder {run.folder}")
     if find_spec("matplotlib"):

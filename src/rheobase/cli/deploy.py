@@ -78,29 +78,27 @@ def export(
     from rheobase.deploy.network import Network
     from rheobase.deploy.quantize import quantize
     from rheobase.tasks.export import calibration_images
-    from rheobase.tasks.open import open_network, recipe_of
-    from rheobase.train.runs import load_data
+    from rheobase.tasks.open import about, open_network
+    from rheobase.train.runs import open_data
 
     if to is Format.onnx and form is not Form.canonical:
         raise ValueError(f"an ONNX file has no form '{form}'; leave --form out")
     found = open_network(network)
     if not isinstance(found, Network):
         raise ValueError(f"{network} is exported already; give the run it came from")
-    if "shape" not in found.info:
-        raise ValueError(f"{network} does not say the shape of its images; export it again from its run")
+    stated = about(found, network)
     suffix = f"{'-int8' if int8 else ''}{'-portable' if form is Form.portable else ''}.{to}"
     own = network / f"network{suffix}" if network.is_dir() else Path(f"{network.stem}{suffix}")
     if out is None and own.exists() and not network.is_dir():
         raise ValueError(f"{own} is there already; choose another file with --out")
     target = target_file(out or own, to)
     if int8:
-        recipe = recipe_of(found)
-        found = quantize(found, calibration_images(load_data(recipe, data), recipe))
-    shape = tuple(found.info["shape"])
+        dataset = open_data(stated.recipe, stated.data, data, network)
+        found = quantize(found, calibration_images(dataset, stated.recipe))
     if to is Format.nir:
-        nir.write(found, target, shape, form)
+        nir.write(found, target, stated.data.shape, form)
     else:
-        onnx.write(found, target, shape)
+        onnx.write(found, target, stated.data.shape)
     console.print(f"wrote {target} ({target.stat().st_size / 2**20:.1f} MB)")
     if network.is_dir():
         print_next((command_line("verify", target, network, data=data), "compare it with the run, on all test images"))
@@ -149,17 +147,15 @@ def predict(
 
     from rheobase.data.pictures import find, read
     from rheobase.functional import readout
-    from rheobase.tasks.open import input_dtype, open_network
+    from rheobase.tasks.open import about, input_dtype, open_network
 
     found = open_network(network)
-    missing = {"shape", "classes", "mean", "std", "timesteps"} - set(found.info)
-    if missing:
-        raise ValueError(f"{network} does not say {', '.join(sorted(missing))}; export it again from its run")
-    classes, unread = found.info["classes"], 0
+    stated = about(found, network)
+    classes, unread = stated.data.classes, 0
     paths = find(images)
     for path in paths:
         try:
-            x = read(path, found.info)[None].to(input_dtype(found))
+            x = read(path, stated.data)[None].to(input_dtype(found))
         except ValueError as error:
             if len(paths) == 1:
                 raise
@@ -167,7 +163,7 @@ def predict(
             unread += 1
             continue
         with torch.no_grad():
-            share = readout(found(x, found.info["timesteps"])).softmax(1)[0]
+            share = readout(found(x, stated.recipe.timesteps)).softmax(1)[0]
         best = share.topk(min(top, len(classes)))
         pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
         console.print(f"{path}: {', '.join(f'{classes[k]} {100 * p:.1f} %' for k, p in pairs)}")
@@ -180,7 +176,7 @@ def deploy(run: Path) -> None:
     import torch
 
     from rheobase.deploy.formats import native, nir
-    from rheobase.tasks.open import folded
+    from rheobase.tasks.open import about, folded
     from rheobase.tasks.verify import verify as compare
     from rheobase.train.runs import Run
 
@@ -189,7 +185,7 @@ def deploy(run: Path) -> None:
     native.save(network, target)
     if find_spec("nir") is not None:
         target = run / "network.nir"
-        nir.write(network, target, tuple(network.info["shape"]))
+        nir.write(network, target, about(network, run).data.shape)
     found = compare(target, Run(run), data=None, images=32, simulated=1, device=torch.device("cpu"))
     console.print(
         f"deployed to {target}: {100 * max(found.agreement.layers.values()):.4f} % of spikes differ at most, "

@@ -163,11 +163,11 @@ def build(variant: Variant, dataset: Dataset, recipe: Recipe, channels: int) -> 
     if soma is StepNorm:
         soma = partial(soma, timesteps=recipe.timesteps)
     return SpikingNet(
-        stem=Conv2d(dataset.channels, channels, 3, padding=1, bias=False),
+        stem=Conv2d(dataset.info.channels, channels, 3, padding=1, bias=False),
         stages=[(block, channels * 2**i, n, 1 if i == 0 else 2) for i, n in enumerate(sizes)],
         global_pool=True,
-        num_classes=len(dataset.classes),
-        image_size=dataset.size,
+        num_classes=len(dataset.info.classes),
+        image_size=dataset.info.size,
         soma=partial(soma, decay=variant.decay, width=variant.ratio * recipe.v_th),
         memory="speed",
     )

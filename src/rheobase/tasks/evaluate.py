@@ -9,9 +9,9 @@ from torch import nn
 from rheobase.data.feed import Feed
 from rheobase.deploy import shipped
 from rheobase.deploy.network import Network
-from rheobase.tasks.open import input_dtype, open_file, recipe_of
+from rheobase.tasks.open import about, input_dtype, open_file
 from rheobase.train import Evaluation, choose_device, evaluate
-from rheobase.train.runs import Run, load_data, load_network
+from rheobase.train.runs import Run, load_network, open_data
 from rheobase.train.step import DTYPES
 
 
@@ -22,13 +22,16 @@ def evaluate_run(
     source, where = shipped.find(source), choose_device(device)
     network: nn.Module
     if source.is_dir():
-        recipe, network = Run(source).recipe(), load_network(source)
+        recipe, record, network = Run(source).recipe(), Run(source).data(), load_network(source)
         dtype = DTYPES.get(recipe.precision, torch.float32)
     else:
         deployed = open_file(source)
         if not isinstance(deployed, Network):
             raise ValueError(f"{source} keeps its spikes to itself; evaluate the run it came from")
-        recipe, network, dtype = replace(recipe_of(deployed), precision="fp32"), deployed, input_dtype(deployed)
+        stated = about(deployed, source)
+        recipe, record = replace(stated.recipe, precision="fp32"), stated.data
+        network, dtype = deployed, input_dtype(deployed)
     if timesteps is not None:
         recipe = replace(recipe, timesteps=timesteps, short_epochs=0)
-    return evaluate(network.to(where, dtype), Feed(load_data(recipe, data), recipe, where, dtype), recipe)
+    dataset = open_data(recipe, record, data, source)
+    return evaluate(network.to(where, dtype), Feed(dataset, recipe, where, dtype), recipe)

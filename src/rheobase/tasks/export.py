@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 
 from rheobase.data import Dataset
-from rheobase.data.feed import as_seen, first_images
+from rheobase.data.feed import first_images, preprocessed
 from rheobase.deploy.agreement import Agreement, agreement, record
 from rheobase.deploy.network import Network
 from rheobase.models import SpikingNet
 from rheobase.recipes import Recipe
-from rheobase.train.runs import Run, load_data
+from rheobase.train.runs import Run
 
 CALIBRATION_IMAGES, SAMPLE_IMAGES = 256, 64
 
@@ -21,14 +21,14 @@ def calibration_images(dataset: Dataset, recipe: Recipe) -> Tensor:
     """Training images as the network sees them in use: not augmented, no labels."""
     n = len(dataset.train)
     index = torch.arange(min(CALIBRATION_IMAGES, n)) * n // min(CALIBRATION_IMAGES, n)  # from everywhere
-    return as_seen(dataset, recipe, dataset.train, index, torch.float64)[0]
+    return preprocessed(dataset, recipe, dataset.train, index, torch.float64)[0]
 
 
 def precisions(run: Run, data: Path | None, model: SpikingNet, network: Network) -> dict[str, Agreement]:
     """How far the folded network agrees with the trained one (in float64) on test images, by its precision."""
     recipe = run.recipe()
-    dataset, timesteps = load_data(recipe, data), recipe.timesteps
-    x, _ = first_images(dataset, recipe, SAMPLE_IMAGES, torch.float64)
+    timesteps = recipe.timesteps
+    x, _ = first_images(run.open_data(data), recipe, SAMPLE_IMAGES, torch.float64)
     expected = record(copy.deepcopy(model).double(), x, timesteps)
     return {
         str(dtype).removeprefix("torch."): agreement(

@@ -14,7 +14,7 @@ from rheobase.analysis.isometry import isometry
 from rheobase.analysis.operations import operations
 from rheobase.analysis.sizes import default_input
 from rheobase.analysis.somas import observable, settle, somas
-from rheobase.data import SIMULATED
+from rheobase.data import DataInfo
 from rheobase.data.feed import first_images
 from rheobase.deploy import fold
 from rheobase.deploy.network import LIF, Network
@@ -22,7 +22,7 @@ from rheobase.models import SpikingNet, build
 from rheobase.nn import Soma, watched
 from rheobase.recipes import RECIPES, Recipe
 from rheobase.tasks.gradients import gradient_norms
-from rheobase.train.runs import Run, load_data, load_network
+from rheobase.train.runs import Run, load_network
 
 BATCH, FEW, SAMPLES, NEURONS = 32, 8, 6, 8
 
@@ -31,8 +31,9 @@ def inspect_run(folder: Path, *, data: Path | None = None, images: int = 360) ->
     """Measure the trained network of a run on its first test images."""
     run = Run(folder)
     recipe, network = run.recipe(), load_network(folder).float()
-    description = run.data()
-    x, labels = first_images(load_data(recipe, data), recipe, images, torch.float32)
+    dataset = run.open_data(data)
+    info = dataset.info
+    x, labels = first_images(dataset, recipe, images, torch.float32)
     few = _first(x, FEW)
     folded = fold(network)
     layers = activity(network, _batches(x), recipe.timesteps)
@@ -42,13 +43,13 @@ def inspect_run(folder: Path, *, data: Path | None = None, images: int = 360) ->
     return {
         "folder": folder.name,
         "recipe": asdict(recipe),
-        "simulated": recipe.data in SIMULATED,
+        "simulated": info.simulated,
         "command": _command(recipe),
-        "classes": list(description["classes"]),
+        "classes": list(info.classes),
         "environment": run.read("environment.json"),
         "rows": run.rows(),
         "images": len(labels),
-        "confusion": _confusion(logits[: recipe.timesteps].mean(0).argmax(1), labels, len(description["classes"])),
+        "confusion": _confusion(logits[: recipe.timesteps].mean(0).argmax(1), labels, len(info.classes)),
         "accuracy_by_timesteps": [
             float((logits[:t].mean(0).argmax(1) == labels).double().mean()) for t in range(1, len(logits) + 1)
         ],
@@ -68,7 +69,7 @@ def inspect_run(folder: Path, *, data: Path | None = None, images: int = 360) ->
         # of a copy: training mode moves the running statistics
         "gradients": asdict(gradient_norms(copy.deepcopy(network), [(few, labels[:FEW])], recipe.timesteps, lr=0.0)),
         "graph": _graph(folded, few[..., :1, :, :, :], recipe.timesteps),
-        "samples": _samples(network, x, labels, logits[: recipe.timesteps], description, recipe.timesteps),
+        "samples": _samples(network, x, labels, logits[: recipe.timesteps], info, recipe.timesteps),
     }
 
 
@@ -187,7 +188,7 @@ def _route(network: Network, name: str) -> dict[str, str]:
 
 @torch.no_grad()
 def _samples(
-    network: SpikingNet, x: Tensor, labels: Tensor, logits: Tensor, description: dict[str, Any], timesteps: int
+    network: SpikingNet, x: Tensor, labels: Tensor, logits: Tensor, info: DataInfo, timesteps: int
 ) -> list[dict[str, Any]]:
     """A few images, half of them misclassified where there are such, with the spikes of some neurons."""
     right = logits.mean(0).argmax(1) == labels
@@ -198,7 +199,7 @@ def _samples(
     picked = x[chosen] if x.ndim == 4 else x[:, chosen]
     with watched(network, layers, spikes.__setitem__):
         network(picked, timesteps if x.ndim == 4 else None)
-    mean, std = (torch.tensor(description[key]).view(-1, 1, 1) for key in ("mean", "std"))
+    mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (info.mean, info.std))
     samples = []
     for i, image in enumerate(chosen):
         shown = picked[i] if x.ndim == 4 else picked[:, i].mean(0)

@@ -1,12 +1,13 @@
 """The network behind a path: of a run, in a file, or one that comes with the package; and what it was trained on."""
 
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from rheobase.data import DataInfo
 from rheobase.deploy import shipped
 from rheobase.deploy.folding import fold
 from rheobase.deploy.formats import native, nir, onnx
@@ -16,34 +17,31 @@ from rheobase.recipes import Recipe
 from rheobase.train.runs import Run, load_network
 
 
+@dataclass(frozen=True)
+class About:
+    """What a network was trained by and on."""
+
+    recipe: Recipe
+    data: DataInfo
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"recipe": asdict(self.recipe), "data": self.data.as_dict()}
+
+
+def about(network: Network | onnx.Session, source: object) -> About:
+    """What the network in `source` says of itself."""
+    recipe, data = network.info.get("recipe"), network.info.get("data")
+    if not isinstance(recipe, dict) or not isinstance(data, dict):
+        raise ValueError(f"{source} does not say what it was trained on; export it again from its run")
+    return About(Recipe.of(recipe, source), DataInfo.of(data, source))
+
+
 def folded(run: Run) -> tuple[SpikingNet, Network]:
     """The trained network of a run, and its folded version, which knows what it was trained on."""
     model = load_network(run.folder)
     network = fold(model)
-    network.info.update(describe(run))
+    network.info.update(About(run.recipe(), run.data()).as_dict())
     return model, network
-
-
-def describe(run: Run) -> dict[str, Any]:
-    recipe = run.recipe()
-    data = run.data()
-    return {
-        "recipe": asdict(recipe),
-        "network": recipe.network,
-        "data": recipe.data,
-        "timesteps": recipe.timesteps,
-        "shape": [data["channels"], data["size"], data["size"]],
-        "classes": list(data["classes"]),
-        "mean": data["mean"],
-        "std": data["std"],
-    }
-
-
-def recipe_of(network: Network | onnx.Session) -> Recipe:
-    """What a deployed network was trained by."""
-    if "recipe" not in network.info:
-        raise ValueError("this network does not say its recipe; export it again from its run")
-    return Recipe.of(network.info["recipe"], "this network")
 
 
 def input_dtype(network: Network | onnx.Session) -> torch.dtype:

@@ -13,8 +13,8 @@ from rheobase.deploy.agreement import Agreement, Record, agreement, record
 from rheobase.deploy.network import Network
 from rheobase.deploy.simulate import Operations, simulate
 from rheobase.functional import readout
-from rheobase.tasks.open import describe, open_file
-from rheobase.train.runs import Run, load_data, load_network
+from rheobase.tasks.open import About, about, open_file
+from rheobase.train.runs import Run, load_network
 
 LOSS, LOSS_INT8 = 0.0005, 0.003  # of accuracy
 SAME_PREDICTIONS = 0.99
@@ -94,12 +94,10 @@ def verify(
     That of the trained network is measured too, unless it is known.
     """
     network, model = open_file(path), load_network(run.folder)
-    recipe, description = run.recipe(), describe(run)
+    recipe = run.recipe()
     timesteps = recipe.timesteps
-    for key in ("network", "shape", "classes", "timesteps", "mean", "std"):
-        if network.info.get(key) != description[key]:
-            raise ValueError(f"{path} is of another {key} than {run.folder}; give the run that it was exported from")
-    dataset = load_data(recipe, data)
+    _refuse_another(path, about(network, path), run, About(recipe, run.data()))
+    dataset = run.open_data(data)
     simulation = None
 
     x, _ = first_images(dataset, recipe, images, torch.float64)
@@ -121,6 +119,18 @@ def verify(
     own_accuracy = accuracy(deployed, Feed(dataset, recipe, where, dtype).testing(), timesteps)
     logits = _difference(expected.logits, own.logits)
     return Verification(agreement(expected, own), logits, trained, own_accuracy, network.integer, simulation)
+
+
+def _refuse_another(path: Path, stated: About, run: Run, own: About) -> None:
+    for what, one, other in (
+        ("another network", stated.recipe.network, own.recipe.network),
+        ("another number of timesteps", stated.recipe.timesteps, own.recipe.timesteps),
+        ("images of another shape", stated.data.shape, own.data.shape),
+        ("other classes", stated.data.classes, own.data.classes),
+        ("another normalisation", (stated.data.mean, stated.data.std), (own.data.mean, own.data.std)),
+    ):
+        if one != other:
+            raise ValueError(f"{path} has {what} than {run.folder}; give the run that it was exported from")
 
 
 def _difference(expected: Tensor, found: Tensor) -> float:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from math import isfinite
 from pathlib import Path
 from types import FrameType
@@ -15,7 +16,6 @@ from typing import NoReturn
 import torch
 from torch import Tensor, nn
 
-from rheobase.data import SIMULATED
 from rheobase.data.feed import Feed, generator
 from rheobase.deploy.network import LIF
 from rheobase.functional import readout
@@ -27,7 +27,7 @@ from rheobase.train.checkpoint import Checkpoint, Tensors
 from rheobase.train.distributed import Team
 from rheobase.train.heap import keep_freed_memory
 from rheobase.train.progress import Reporter, process_seconds
-from rheobase.train.runs import Row, Run, load_data
+from rheobase.train.runs import Row, Run, load_data, open_data
 from rheobase.train.step import (
     DTYPES,
     Step,
@@ -86,10 +86,13 @@ def fit(
     with distributed.team(choose_device(device)) as (team, where):
         if team.world > 1 and out is None:
             raise ValueError("a run of several processes needs a folder that all can see; give one with --out")
+        find = partial(load_data, recipe, data)
+        if resume and out is not None:
+            find = partial(open_data, recipe, Run(out).data(), data, out, resume=True)
         # a download is for one process to do, before the others look
-        dataset = load_data(recipe, data, download=download) if team.leads else None
+        dataset = find(download=download) if team.leads else None
         team.wait()
-        dataset = dataset or load_data(recipe, data)
+        dataset = dataset or find()
         feed = Feed(dataset, recipe, where, DTYPES.get(recipe.precision, torch.float32), team.rank, team.world)
         if team.leads and not resume:
             out = Run.create(out, recipe, dataset, where).folder
@@ -300,7 +303,7 @@ def evaluate(network: nn.Module, feed: Feed, recipe: Recipe, team: Team = ALONE)
     loss, correct, n = team.sum(totals).tolist()
     firing_rates = (team.sum(rates) / n).tolist()
     rates_by_name = dict(zip(somas, firing_rates, strict=True))
-    return Evaluation(loss / n, correct / n, rates_by_name, recipe.data in SIMULATED)
+    return Evaluation(loss / n, correct / n, rates_by_name, feed.info.simulated)
 
 
 def _under(prefix: str, tensors: Tensors) -> Tensors:

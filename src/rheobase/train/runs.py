@@ -3,9 +3,10 @@
 import json
 import platform
 import subprocess
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib.metadata import PackageNotFoundError, version
 from itertools import count
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 
 import torch
 
-from rheobase.data import SIMULATED, Dataset, load
+from rheobase.data import DataInfo, Dataset, load
 from rheobase.files import replaced
 from rheobase.models import SpikingNet, build
 from rheobase.recipes import Recipe
@@ -33,22 +34,13 @@ class Run:
         """A new run in `folder`, or else in the first free `runs/<recipe>-<number>`."""
         if folder is not None and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise ValueError(f"{folder} is not an empty folder; choose another one, or resume the run in it")
-        description = {
-            "name": dataset.name,
-            "simulated": dataset.name in SIMULATED,
-            "classes": dataset.classes,
-            "channels": dataset.channels,
-            "size": dataset.size,
-            "mean": dataset.mean,
-            "std": dataset.std,
-        }
         with torch.device("meta"):  # a network that cannot be built must not leave a folder behind
-            network_for(recipe, description)
+            network_for(recipe, dataset.info)
         try:
             folder = folder or _own_folder(recipe.name)
             folder.mkdir(parents=True, exist_ok=True)
             _write_json(folder / "environment.json", environment(device))
-            _write_json(folder / "data.json", description)
+            _write_json(folder / "data.json", dataset.info.as_dict())
             _write_json(folder / "recipe.json", asdict(recipe))  # the last one: it makes the folder a run
         except OSError as error:
             where = folder or Path("runs")
@@ -58,13 +50,13 @@ class Run:
     def recipe(self) -> Recipe:
         return Recipe.of(self.read("recipe.json"), self.folder / "recipe.json")
 
-    def data(self) -> dict[str, Any]:
+    def data(self) -> DataInfo:
         """What it was trained on."""
-        found = self.read("data.json")
-        for key in ("name", "classes", "channels", "size", "mean", "std"):
-            if key not in found:
-                raise ValueError(f"{self.folder / 'data.json'} has no {key}; restore it or start the run again")
-        return found
+        return DataInfo.of(self.read("data.json"), self.folder / "data.json")
+
+    def open_data(self, path: Path | None) -> Dataset:
+        """The data that it was trained on, in `path`; see `open_data`."""
+        return open_data(self.recipe(), self.data(), path, self.folder)
 
     def network(self) -> SpikingNet:
         """The network of this run, without its weights, in the memory order that convolutions prefer."""
@@ -131,12 +123,12 @@ def _own_folder(name: str) -> Path:
     raise AssertionError("numbers do not end")
 
 
-def network_for(recipe: Recipe, data: dict[str, Any]) -> SpikingNet:
+def network_for(recipe: Recipe, data: DataInfo) -> SpikingNet:
     return build(
         recipe.network,
-        num_classes=len(data["classes"]),
-        in_channels=data["channels"],
-        image_size=data["size"],
+        num_classes=len(data.classes),
+        in_channels=data.channels,
+        image_size=data.size,
         decay=recipe.decay,
         v_th=recipe.v_th,
         width=recipe.width,
@@ -147,6 +139,23 @@ def network_for(recipe: Recipe, data: dict[str, Any]) -> SpikingNet:
 def load_data(recipe: Recipe, path: Path | None, *, download: bool = False) -> Dataset:
     """The data set of a recipe, from the files in `path`."""
     return load(recipe.data, path, size=recipe.image_size, timesteps=recipe.timesteps, download=download)
+
+
+def open_data(
+    recipe: Recipe, record: DataInfo, path: Path | None, owner: object, *, resume: bool = False, download: bool = False
+) -> Dataset:
+    """The data for a network of `owner` that was trained on what `record` says; its normalisation decides.
+
+    Data of other classes or shapes are refused. Other content is worth a warning, but must not continue a training.
+    """
+    found = load_data(recipe, path, download=download)
+    record.refuse_others(found.info, owner)
+    if not record.same_content(found.info):
+        what = f"these data are not the ones that {owner} was trained on: labels or content differ"
+        if resume:
+            raise ValueError(f"{what}; continue it with its own data")
+        warnings.warn(what, stacklevel=2)
+    return replace(found, info=replace(found.info, mean=record.mean, std=record.std))
 
 
 def load_network(folder: Path) -> SpikingNet:
@@ -196,7 +205,7 @@ def _git_state() -> dict[str, Any] | None:
 
 
 def _write_json(path: Path, content: Any) -> None:
-    _write(path, json.dumps(content, indent=1) + "\n")
+    _write(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
 
 
 def _write(path: Path, text: str) -> None:
