@@ -23,14 +23,14 @@ from rheobase.tasks.open import folded, open_file
 from rheobase.tasks.verify import LOSS, LOSS_INT8, accuracy, verify
 from rheobase.train import choose_device
 from rheobase.train.record import write_result
-from rheobase.train.runs import Run, load_data
+from rheobase.train.runs import Run
 
 
 def measure(run: Run, data: Path | None, device: torch.device, images: int, simulated: int) -> dict[str, Any]:
-    recipe = run.recipe()
-    dataset, timesteps = load_data(recipe, data), recipe.timesteps
+    recipe = run.recipe
+    dataset, timesteps = run.open_data(data), recipe.timesteps
     _, network = folded(run)
-    shape = tuple(network.info["shape"])
+    shape = run.data.shape
     versions: dict[str, Network] = {"folded": network, "int8": quantize(network, calibration_images(dataset, recipe))}
 
     x = first_images(dataset, recipe, images, torch.float64)[0]
@@ -77,7 +77,7 @@ def main() -> None:
             table.add_row(name, f"{100 * found['accuracy']:.2f}")
     Console().print(table)
     if args.out:
-        recipe = run.recipe()
+        recipe = run.recipe
         write_result(args.out, {"recipe": asdict(recipe), "results": results}, device=device, seed=recipe.seed)
 
 

@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from rheobase import recipes, train
-from rheobase.data import Dataset, Split, load
+from rheobase.data import Dataset, Split, expected, load
 from rheobase.data.feed import Feed
 from rheobase.recipes import Recipe
 from rheobase.train import plan
@@ -66,7 +66,8 @@ def make_files(folder: Path, images: int) -> None:
 def labelled(data: Dataset) -> Dataset:
     """The files with a thousand classes, as those of ImageNet; which one a file has does not matter."""
     parts = [replace(files, labels=torch.arange(len(files)) % CLASSES) for files in (data.train, data.test)]
-    return replace(data, train=parts[0], test=parts[1], classes=tuple(map(str, range(CLASSES))))
+    info = replace(data.info, classes=tuple(map(str, range(CLASSES))))
+    return replace(data, info=info, train=parts[0], test=parts[1])
 
 
 def on_the_device(data: Dataset, images: int) -> Dataset:
@@ -116,7 +117,7 @@ def loading(epoch: Callable[[], Iterable[Tensor]], device: torch.device, least: 
 
 def training(recipe: Recipe, feeds: dict[str, Feed], device: torch.device, steps: int) -> Iterator[dict[str, Any]]:
     """Images per second of each feed, and the peak memory of a step."""
-    data = {"classes": range(CLASSES), "channels": 3, "size": recipe.image_size}
+    data = expected("imagenet", size=recipe.image_size)
     with device:
         network = network_for(recipe, data)
     torch.backends.cudnn.benchmark = True

@@ -40,7 +40,7 @@ class Clock(Reporter):
 
 def bare_step(run: Run, feed: Feed, steps: int) -> float:
     """Seconds per optimiser step of the run's network, untrained, on one fixed batch."""
-    recipe, device = run.recipe(), feed.device
+    recipe, device = run.recipe, feed.device
     network = run.network().to(device, feed.dtype)
     torch.backends.cudnn.benchmark = True
     scaler = torch.amp.GradScaler(device.type, enabled=recipe.precision == "fp16")

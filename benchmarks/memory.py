@@ -15,10 +15,11 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.output import result_path
+from rheobase.data import expected
 from rheobase.recipes import RECIPES, Recipe
 from rheobase.train.capture import CapturedStep
 from rheobase.train.optimizers import make_optimizer
-from rheobase.train.plan import DATA, modes, peak_bytes
+from rheobase.train.plan import modes, peak_bytes
 from rheobase.train.record import write_result
 from rheobase.train.runs import network_for
 from rheobase.train.step import make_step
@@ -34,18 +35,17 @@ _EAGER, _CAPTURED = 4, 3  # steps
 
 
 def measure(recipe: Recipe, batch: int) -> dict[str, Any]:
-    classes, channels, size, sequences = DATA[recipe.data]
-    size = size or recipe.image_size
+    data = expected(recipe.data, size=recipe.image_size, timesteps=recipe.timesteps)
     device = torch.device("cuda")
     torch.backends.cudnn.benchmark = True
-    network = network_for(recipe, {"classes": range(classes), "channels": channels, "size": size})
+    network = network_for(recipe, data)
     network.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     optimizer = make_optimizer(network, recipe, device)
     scaler = torch.amp.GradScaler("cuda", enabled=recipe.precision == "fp16")
     step = CapturedStep(make_step(network, optimizer, scaler, recipe, recipe.timesteps), eager_calls=_EAGER)
-    shape = (recipe.timesteps, batch) if sequences else (batch,)
-    images = torch.randn(*shape, channels, size, size, device=device)
-    labels = torch.randint(classes, (batch,), device=device)
+    shape = (recipe.timesteps, batch) if data.timesteps else (batch,)
+    images = torch.randn(*shape, *data.shape, device=device)
+    labels = torch.randint(len(data.classes), (batch,), device=device)
     for _ in range(_EAGER):
         step(images, labels)
     torch.cuda.synchronize()

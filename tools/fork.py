@@ -17,7 +17,7 @@ from rheobase.train.runs import Run
 
 def fork(run: Path, recipe: Recipe, out: Path) -> None:
     """Copy the unfinished run in the folder `run` to `out` and make it one of `recipe`."""
-    own, saved = Run(run).recipe(), checkpoint.latest(Run(run).checkpoints)
+    own, saved = Run(run).recipe, checkpoint.latest(Run(run).checkpoints)
     rows = Run(run).rows()
     if saved is None or not rows:
         raise ValueError(f"{run} has no checkpoint after a finished epoch")

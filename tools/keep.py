@@ -52,7 +52,7 @@ def main() -> None:
     keep(options.run, options.out)
     if not options.no_timesteps:
         found = against_timesteps(options.run, options.data, options.device)
-        how = {"device": choose_device(options.device), "seed": Run(options.run).recipe().seed}
+        how = {"device": choose_device(options.device), "seed": Run(options.run).recipe.seed}
         write_result(options.out / "timesteps.json", {"timesteps": found}, **how)
     print(f"kept in {options.out}")
 

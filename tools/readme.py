@@ -55,7 +55,7 @@ def accuracy_table(folders: list[Path]) -> str:
     ]
     for folder in folders:
         run = Run(folder)
-        recipe, rows = run.recipe(), run.rows()
+        recipe, rows = run.recipe, run.rows()
         environment = _json(folder / "environment.json")
         forked = environment.get("forked")
         measured = [row for row in rows if "test_accuracy" in row and row["step"] > (forked or {"step": 0})["step"]]
@@ -88,7 +88,7 @@ def timesteps_table(folders: list[Path]) -> str:
         "|" + "---|" * (len(columns) + 2),
     ]
     for folder, by_timesteps in found.items():
-        recipe = Run(folder).recipe()
+        recipe = Run(folder).recipe
         cells = []
         for measured in by_timesteps.values():
             rates = list(measured["firing_rates"].values())

@@ -33,7 +33,7 @@ def ship(run: Path, path: Path, *, data: Path | None, device: str) -> dict[str, 
     trained, found = (evaluate_run(source, data=data, device=device) for source in (run, path))
     return {
         "name": path.stem,
-        "recipe": asdict(Run(run).recipe()),
+        "recipe": asdict(Run(run).recipe),
         "bytes": path.stat().st_size,
         "sha256": checksum([path]),
         "trained_accuracy": trained.accuracy,

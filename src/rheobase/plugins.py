@@ -20,9 +20,10 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar, overload
 
 Part = Callable[..., Any]
+AnyPart = TypeVar("AnyPart", bound=Part)
 
 
 @dataclass(frozen=True)
@@ -49,13 +50,19 @@ class Shelf:
         self.parts: dict[str, Part] = {}
         self.origins: dict[str, Plugin | None] = {}
 
-    def __call__(self, part: Part | str) -> Any:
+    @overload
+    def __call__(self, part: str) -> Callable[[AnyPart], AnyPart]: ...
+
+    @overload
+    def __call__(self, part: AnyPart) -> AnyPart: ...
+
+    def __call__(self, part: Any) -> Any:
         """Put `part` on the shelf under its own name; `@shelf("another-name")` chooses one."""
         if isinstance(part, str):
             return lambda function: self.add(part, function)
         return self.add(getattr(part, "__name__", ""), part)
 
-    def add(self, name: str, part: Part) -> Part:
+    def add(self, name: str, part: AnyPart) -> AnyPart:
         if not name or not callable(part):
             raise ValueError(f"@{self.kind} belongs on a function or class, got {part!r}")
         self._check_signature(name, part)
@@ -113,12 +120,19 @@ def load(source: str) -> Plugin:
     try:
         with _as_loading(plugin):
             _run(key) if is_file else import_module(source)
-        unchanged = all(shelf.parts == parts for shelf, parts, _ in before)
-        if unchanged and not _registered_before(source):
+        new = [
+            shelf.origins[name]
+            for shelf, parts, _ in before
+            for name, part in shelf.parts.items()
+            if parts.get(name) is not part
+        ]
+        if not any(new) and not _registered_before(source):
             raise ValueError("it registers nothing; decorate a function with @network, @loss or another of its kind")
     except (Exception, SystemExit) as error:
         for shelf, parts, origins in before:
-            shelf.parts, shelf.origins = parts, origins
+            ours = [name for name, plugin in shelf.origins.items() if plugin is None]  # it may have imported them first
+            shelf.parts = parts | {name: shelf.parts[name] for name in ours}
+            shelf.origins = origins | dict.fromkeys(ours)
         raise ValueError(f"plugin {source}: {_what_and_where(error, key)}") from error
     _loaded[key] = plugin
     return plugin
@@ -136,12 +150,12 @@ def loaded() -> list[str]:
 
 
 def origin(part: Any) -> Plugin | None:
-    """The plugin that is being loaded, or else the file that `part` was written in; None for our own parts."""
-    if _loading:
-        return _loading[-1]
+    """None for our own parts; the plugin that is being loaded, or else the file that `part` was written in."""
     name = getattr(part, "__module__", None) or ""
     if name.partition(".")[0] == __name__.partition(".")[0]:
         return None
+    if _loading:
+        return _loading[-1]
     file = getattr(sys.modules.get(name), "__file__", None)
     if file and Path(file).is_file():
         return Plugin(Path(file).name, {Path(file).name: Path(file).read_bytes()})

@@ -144,7 +144,7 @@ def test_plan_shows_all_memory_modes(here: Here) -> None:
         (["train", "demo", "--resume", "full"], 1, "--resume continues a run as it began"),
         (["eval", "full"], 1, "full is not the folder of a run"),
         (["eval"], 2, "Missing argument"),
-        (["plan", "demo", "--set", "data=mine"], 1, "the shape of data set 'mine' is not known"),
+        (["plan", "demo", "--set", "data=mine"], 1, "unknown dataset 'mine'; choose one of"),
         (["demo", "--device", "tpu9"], 1, "device 'tpu9' is not available here"),
         (["demo", "--out", "full"], 1, "full is not an empty folder"),
         (["report", "full", "--out", "nowhere/a.html"], 1, "its folder is not there; choose another file"),

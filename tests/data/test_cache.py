@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from rheobase.data import cache
-from rheobase.data.cache import Made, prepared
+from rheobase.data.cache import Recordings, prepared
 
 SHAPE = (5, 3, 2, 4, 6)
 
@@ -23,12 +23,18 @@ class Maker:
         self.calls = 0
         self.frames = np.random.default_rng(0).integers(0, 256, SHAPE, np.uint8)
 
-    def jobs(self) -> list[Callable[[], Made]]:
-        return [lambda: self.made(0, 2), lambda: self.made(2, 5)]
+    def jobs(self) -> list[Callable[[], Recordings]]:
+        return [lambda: self.make(0, 2), lambda: self.make(2, 5)]
 
-    def made(self, first: int, last: int) -> Made:
+    def make(self, first: int, last: int) -> Recordings:
         self.calls += 1
-        return Made(self.frames[first:last], [7] * (last - first), [0.5] * (last - first), {"outside": 1}, clipped=2)
+        return Recordings(
+            torch.from_numpy(self.frames[first:last]),
+            [7] * (last - first),
+            [0.5] * (last - first),
+            {"outside": 1},
+            uncounted=2,
+        )
 
 
 @pytest.fixture
@@ -42,7 +48,7 @@ def test_made_once(maker: Maker, tmp_path: Path) -> None:
     for _ in range(2):
         found = prepared("set", SHAPE, {"window": 5}, [file], maker.jobs())
         assert torch.equal(found.frames, torch.from_numpy(maker.frames))
-        assert (found.events, found.skipped, found.clipped) == ([7] * 5, {"outside": 2}, 4)
+        assert (found.events, found.skipped, found.uncounted) == ([7] * 5, {"outside": 2}, 4)
     assert maker.calls == 2
     prepared("set", SHAPE, {"window": 6}, [file], maker.jobs())
     assert maker.calls == 4
@@ -84,7 +90,7 @@ def test_what_killed_processes_left_is_removed_after_a_day(maker: Maker) -> None
     [
         ("frames.bin", b"", b"\0"),
         ("about.json", b'"sha256": "', b'"sha256": "0'),
-        ("about.json", b'"clipped": 4', b'"clipped": 5'),
+        ("about.json", b'"uncounted": 4', b'"uncounted": 5'),
         ("about.json", b"{", b"3 {"),
         ("about.json", b'"events"', b'"event"'),
     ],
@@ -100,7 +106,7 @@ def test_damage_is_noticed_and_repaired(maker: Maker, name: str, old: bytes, new
 
 
 def test_a_failure_leaves_nothing(maker: Maker) -> None:
-    def fail() -> Made:
+    def fail() -> Recordings:
         raise ValueError("no such recording")
 
     with pytest.raises(ValueError, match="no such recording"):

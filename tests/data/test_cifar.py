@@ -80,9 +80,9 @@ def test_both_layouts_hold_the_same(small: Path, name: str) -> None:
     files, (train, test) = len(cifar.LAYOUTS[name][0].train), COUNTS[name]
     assert (len(binary.train), len(binary.test)) == (files * train, test)
     assert binary.train.images.shape[1:] == (3, 32, 32)
-    assert binary.classes == python.classes
-    assert binary.classes[-1] == f"class{len(binary.classes) - 1}"
-    assert binary.mean == python.mean
+    assert binary.info.classes == python.info.classes
+    assert binary.info.classes[-1] == f"class{len(binary.info.classes) - 1}"
+    assert binary.info.mean == python.info.mean
 
 
 def test_pixels_are_planes_and_the_fine_label_counts(small: Path) -> None:
@@ -150,5 +150,5 @@ def test_the_official_files_where_they_are_at_hand() -> None:
         pytest.skip("RHEOBASE_CIFAR10 does not say where the official files are")
     found = data.load("cifar10", Path(folder))
     assert (len(found.train), len(found.test)) == (50_000, 10_000)
-    assert [round(m / 255, 4) for m in found.mean] == [0.4914, 0.4822, 0.4465]
-    assert [round(s / 255, 4) for s in found.std] == [0.2470, 0.2435, 0.2616]
+    assert [round(m / 255, 4) for m in found.info.mean] == [0.4914, 0.4822, 0.4465]
+    assert [round(s / 255, 4) for s in found.info.std] == [0.2470, 0.2435, 0.2616]

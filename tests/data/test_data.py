@@ -6,7 +6,7 @@ import torch
 
 from rheobase import data
 from rheobase.data.augment import crop_flip, cutout
-from rheobase.data.dataset import Dataset, Split, ahead, channel_moments
+from rheobase.data.dataset import Dataset, Split, channel_moments, prefetch
 from rheobase.data.feed import Feed, generator
 from rheobase.recipes import Recipe
 
@@ -25,7 +25,7 @@ def test_digits_are_all_there_and_every_fifth_is_held_out() -> None:
 
 
 def test_unknown_data_set_names_the_known() -> None:
-    with pytest.raises(ValueError, match=r"unknown data set 'svhn'; choose one of digits"):
+    with pytest.raises(ValueError, match=r"unknown dataset 'svhn'; choose one of cifar10, .*digits"):
         data.load("svhn")
 
 
@@ -101,7 +101,7 @@ def test_cutout_removes_a_square() -> None:
 def small_set(n: int = 23) -> Dataset:
     images = torch.arange(n).view(n, 1, 1, 1).expand(n, 2, 3, 3).to(torch.uint8)
     split = Split(images, torch.arange(n))
-    return Dataset("small", split, split, tuple(map(str, range(n))), (0.0, 0.0), (1.0, 1.0))
+    return Dataset.of("small", split, split, list(map(str, range(n))), mean=(0.0, 0.0), std=(1.0, 1.0))
 
 
 def recipe(**changes: int) -> Recipe:
@@ -142,7 +142,7 @@ def test_batches_begin_two_ahead() -> None:
             begun.append(i)
             yield i
 
-    used = [(i, max(begun)) for i in ahead(batches())]
+    used = [(i, max(begun)) for i in prefetch(batches())]
     assert used == [(0, 2), (1, 3), (2, 4), (3, 4), (4, 4)]
 
 
@@ -163,7 +163,7 @@ def test_alternate_flip_mirrors_every_image_in_every_other_epoch() -> None:
     n = 40
     images = torch.arange(3).expand(n, 2, 3, 3).to(torch.uint8)
     split = Split(images, torch.arange(n))
-    data = Dataset("small", split, split, tuple(map(str, range(n))), (0.0, 0.0), (1.0, 1.0))
+    data = Dataset.of("small", split, split, list(map(str, range(n))), mean=(0.0, 0.0), std=(1.0, 1.0))
     feed = Feed(data, recipe(flip=True, alternate_flip=True), CPU, torch.float32)
     mirrored = []
     for epoch in range(3):
@@ -178,7 +178,7 @@ def test_alternate_flip_mirrors_every_image_in_every_other_epoch() -> None:
 def test_sequences_come_with_time_first_and_move_as_one() -> None:
     frames = torch.randint(0, 256, (9, 4, 2, 6, 6), generator=generator(4)).to(torch.uint8)  # N, T, C, H, W
     split = Split(frames, torch.arange(9))
-    events = Dataset("events", split, split, tuple("abcdefghi"), (1.0, 2.0), (3.0, 5.0))
+    events = Dataset.of("events", split, split, "abcdefghi", mean=(1.0, 2.0), std=(3.0, 5.0))
     settings = recipe(batch_size=3, padding=1, timesteps=4, short_timesteps=2, short_epochs=1)
     feed = Feed(events, settings, CPU, torch.float32)
     assert next(feed.training(0))[0].shape == (2, 3, 2, 6, 6)

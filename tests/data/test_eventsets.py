@@ -11,7 +11,7 @@ import torch
 
 from rheobase.data import load
 from rheobase.data.events import Events, read
-from rheobase.data.eventset import EventDataset, Slicing, build, made
+from rheobase.data.eventset import EventDataset, Slicing, build, sliced
 from rheobase.data.sets.dvscifar10 import CLASSES, held_out
 from tests.data import recordings
 from tests.data.recordings import recording
@@ -96,10 +96,12 @@ def test_counts_are_clipped_and_rates_are_per_second() -> None:
     t = np.array([0, *[100] * 300, 2_000_000])
     x, y = np.full(len(t), 3, np.uint16), np.full(len(t), 5, np.uint16)
     events = Events(t, x, y, np.ones(len(t), np.uint8), 8, 8)
-    found = made([events], Slicing(window=50, timesteps=4, size=8, offset=60))
-    assert (found.frames[0, 0, 1, 5, 3], found.frames.sum(), found.clipped) == (255, 255, 1)
+    found = sliced([events], Slicing(window=50, timesteps=4, size=8, offset=60))
+    assert (found.frames[0, 0, 1, 5, 3], found.frames.sum(), found.uncounted) == (255, 255, 45)
     assert (list(found.events), list(found.seconds)) == ([302], [2.0])
-    data = build("set", "ab", [0, 1], [False, True], Slicing(50, 4, 8), [lambda: made([events] * 2, Slicing(50, 4, 8))])
+    data = build(
+        "set", "ab", [0, 1], [False, True], Slicing(50, 4, 8), [lambda: sliced([events] * 2, Slicing(50, 4, 8))]
+    )
     assert data.train_rates == data.test_rates == [151.0]
 
 
@@ -197,7 +199,7 @@ def test_mnist(tmp_path: Path, packed: bool) -> None:
     assert np.array_equal(found.test.read(torch.arange(3))[:, 0].numpy(), pixels["t10k"])
     assert found.train.labels.tolist() == list(range(7))
     shutil.copytree(tmp_path, tmp_path / "both" / "MNIST" / "raw", ignore=shutil.ignore_patterns("both"))
-    assert load("mnist", tmp_path / "both").name == "mnist"
+    assert load("mnist", tmp_path / "both").info.name == "mnist"
     with pytest.raises(ValueError, match="no fashion-mnist in"):
         load("fashion-mnist", tmp_path / "both")
     path = next(tmp_path.glob("train-images*"))

@@ -16,6 +16,7 @@ import torch
 from rheobase import data, train
 from rheobase.data import decoding, workers
 from rheobase.data.feed import Feed, generator
+from rheobase.data.files import Files
 from rheobase.data.sets import folder
 from rheobase.recipes import Recipe, get
 from rheobase.tasks.evaluate import evaluate_run
@@ -44,18 +45,18 @@ def images(tmp_path: Path) -> Path:
 
 def test_classes_and_normalisation_follow_from_the_files(images: Path) -> None:
     found = data.load("folder", images, size=8)
-    assert found.classes == ("dark", "light")
+    assert found.info.classes == ("dark", "light")
     assert (len(found.train), len(found.test)) == (16, 4)
     assert found.train.shape == (3, 8, 8)
     assert found.train.labels.tolist() == [0] * 8 + [1] * 8
     brightness = found.train.read(torch.arange(16)).float().mean((1, 2, 3))
     assert brightness[:8].max() < 60 < 180 < brightness[8:].min()
-    assert found.mean == pytest.approx([brightness.mean().item()] * 3, abs=3)
+    assert found.info.mean == pytest.approx([brightness.mean().item()] * 3, abs=3)
 
 
 def test_every_fifth_image_of_a_class_is_held_out(images: Path) -> None:
-    found = folder.load_large(images, 8)
-    assert isinstance(found.test, folder.Files)
+    found = data.load("imagenet", images, size=8)
+    assert isinstance(found.test, Files)
     assert [p.name for p in found.test.paths] == ["04.bmp", "09.png", "04.bmp", "09.png"]
 
 
@@ -98,7 +99,7 @@ def test_a_large_set_is_read_batch_by_batch_and_the_same_again(images: Path) -> 
 def test_every_kind_of_picture_becomes_three_colours(tmp_path: Path, mode: str) -> None:
     path = tmp_path / ("a.jpg" if mode == "CMYK" else "a.png")
     Image.new("RGB", (11, 7), (255, 255, 255)).convert(mode).save(path)
-    (white,) = folder.Files([path], torch.zeros(1), 5).read(torch.tensor([0]))
+    (white,) = Files([path], torch.zeros(1), 5).read(torch.tensor([0]))
     assert white.shape == (3, 5, 5)
     assert white.min() >= 254
 
@@ -117,7 +118,7 @@ def test_large_pictures_keep_the_pixels_of_a_small_part(tmp_path: Path) -> None:
     stripes = torch.zeros(512, 768, 3, dtype=torch.uint8)
     stripes[:, ::2] = 255
     Image.fromarray(stripes.numpy()).save(tmp_path / "a.jpg", quality=95)
-    smallest_part = folder.Files([tmp_path / "a.jpg"], torch.zeros(1), 220).read(torch.tensor([0]), torch.zeros(1, 10))
+    smallest_part = Files([tmp_path / "a.jpg"], torch.zeros(1), 220).read(torch.tensor([0]), torch.zeros(1, 10))
     assert smallest_part.float().std() > 60
 
 
@@ -131,8 +132,8 @@ def break_some(images: Path) -> None:
 
 def test_damaged_files_are_named_once_and_replaced_within_their_class(images: Path) -> None:
     break_some(images)
-    files = folder.load_large(images, 6).train
-    assert isinstance(files, folder.Files)
+    files = data.load("imagenet", images, size=6).train
+    assert isinstance(files, Files)
     everything = torch.arange(16)
     with pytest.warns(UserWarning, match="the next one of its class takes its place") as told:
         pixels = files.read(everything)
@@ -202,7 +203,7 @@ def test_processes_are_for_many_cores_and_files(monkeypatch: pytest.MonkeyPatch)
 def test_a_batch_may_be_larger_than_the_socket_and_may_be_given_up(images: Path) -> None:
     pool = workers.processes(3)
     pool.channel.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-    files = replace(folder.load_large(images, 6).train, workers=pool)
+    files = replace(data.load("imagenet", images, size=6).train, workers=pool)
     many = torch.arange(1501) % len(files)
     given_up = files.begin(many)
     assert pool.unsent
@@ -214,7 +215,7 @@ def test_a_batch_may_be_larger_than_the_socket_and_may_be_given_up(images: Path)
 
 @pytest.mark.usefixtures("_processes")
 def test_processes_that_are_killed_are_an_error_and_started_again(images: Path) -> None:
-    files = folder.load_large(images, 6).train
+    files = data.load("imagenet", images, size=6).train
     everything = torch.arange(len(files))
     pixels = files.read(everything)
     for process in workers.processes(workers.cores()).processes:
@@ -240,10 +241,11 @@ def test_processes_import_little_and_never_see_an_interrupt() -> None:
 def test_processes_end_with_the_one_that_started_them(images: Path, end: str, code: int, message: str) -> None:
     script = f"""
 import os, pathlib, torch
-from rheobase.data.sets import folder
+from rheobase.data.files import Files
 from rheobase.data import workers
+from rheobase.data.files import Files
 paths = [pathlib.Path({str(images / "dark" / "01.png")!r})] * 99
-waiting = folder.Files(paths, torch.zeros(99), 64, workers=workers.processes(2)).begin(torch.arange(99))
+waiting = Files(paths, torch.zeros(99), 64, workers=workers.processes(2)).begin(torch.arange(99))
 {end}
 """
     # They hold the other ends of these pipes, too: as long as one lives, this does not return.

@@ -89,7 +89,7 @@ def test_page_has_everything_and_loads_nothing(page: str) -> None:
 
 def test_rasters_are_of_the_trained_network(run: Path) -> None:
     samples = inspection.inspect_run(run, images=40)["samples"]
-    recipe = Run(run).recipe()
+    recipe = Run(run).recipe
     images, _ = first_images(load_data(recipe, None), recipe, 40, torch.float32)
     found = record(load_network(run), images, 3)
     probabilities = found.logits.mean(0).softmax(1)

@@ -64,7 +64,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_run_folder_tells_everything(whole: Path) -> None:
     run = Run(whole)
-    assert run.recipe() == recipe()
+    assert run.recipe == recipe()
     record = run.read("environment.json")["record"]
     assert record["packages"]["torch"] == torch.__version__
     assert record["seed"] == recipe().seed

@@ -103,7 +103,7 @@ def test_the_benchmark_measured_the_same_within_a_tenth(memory: str) -> None:
 
 
 def test_unknown_data() -> None:
-    with pytest.raises(ValueError, match="the shape of data set 'mine' is not known"):
+    with pytest.raises(ValueError, match="unknown dataset 'mine'"):
         plan.tensor_bytes(recipe("data=mine"), 4)
 
 

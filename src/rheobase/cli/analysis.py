@@ -47,6 +47,7 @@ def analyze(
     """Look inside a trained run, or ask whether a network will train."""
     from rheobase.analysis.distributions import Histogram
     from rheobase.tasks.inspect import inspect_network, inspect_run
+    from rheobase.train.runs import Run
 
     if (run is None) == (network is None):
         raise ValueError("analyze a run or a network: rheobase analyze RUN, or rheobase analyze --network resnet19")
@@ -66,7 +67,7 @@ def analyze(
         console.print(f"firing rates: {min(rates):.3f} to {max(rates):.3f} spikes per neuron and step")
     else:
         assert run is not None
-        found = inspect_run(run, data=data, images=images)
+        found = inspect_run(Run(run), data=data, images=images)
         rows = table("layer", "neurons", "spikes / step", "never fire", "always fire", "potential / v_th")
         for layer in found["layers"]:
             potential = Histogram(**found["membranes"][layer["name"]])
@@ -79,12 +80,14 @@ def analyze(
                 f"{potential.mean:.2f} +- {potential.deviation:.2f}",
             )
         console.print(rows, soft_wrap=False)
-        done = found["operations"]
-        console.print(
-            f"{done['additions']:.3g} additions and {done['multiplications']:.3g} multiplications per image, "
-            f"{1e3 * done['joule']:.3g} mJ; without spikes {done['dense']:.3g} of each, "
-            f"{1e3 * done['dense_joule']:.3g} mJ"
-        )
+        if (done := found["operations"]) is None:
+            console.print(f"operations are not known: {found['not_folded']}")
+        else:
+            console.print(
+                f"{done['additions']:.3g} additions and {done['multiplications']:.3g} multiplications per image, "
+                f"{1e3 * done['joule']:.3g} mJ; without spikes {done['dense']:.3g} of each, "
+                f"{1e3 * done['dense_joule']:.3g} mJ"
+            )
     console.print("findings:" if found["findings"] else "findings: none, every layer is in good health")
     for sentence in found["findings"]:
         console.print(f"  {sentence}")
@@ -140,9 +143,10 @@ def write_report(run: Path, *, data: Path | None = None, images: int = 360, out:
     from rheobase.files import atomic_write
     from rheobase.report.page import render
     from rheobase.tasks.inspect import inspect_run
+    from rheobase.train.runs import Run
 
     target = target_file(out or run / "report.html", "html")
-    page = render(inspect_run(run, data=data, images=images))
+    page = render(inspect_run(Run(run), data=data, images=images))
     with atomic_write(target) as part:
         part.write_text(page)
     return target

@@ -29,33 +29,32 @@ def data(
     plugin: PluginOption = None,
 ) -> None:
     """Prepare a data set, verify it and show what is there."""
-    from rheobase.data import SIMULATED, load
+    from rheobase.data import load
     from rheobase.data.eventset import EventDataset
 
     found = load(name, root, size=size or (224 if name == "imagenet" else 0), timesteps=timesteps, download=download)
-    train, test = (
-        source.labels.bincount(minlength=len(found.classes)).tolist() for source in (found.train, found.test)
-    )
+    info = found.info
+    train, test = (source.labels.bincount(minlength=len(info.classes)).tolist() for source in (found.train, found.test))
     rows = table("class", "training", "test")
     for column in rows.columns[1:]:
         column.justify = "right"
-    for row in zip(found.classes, train, test, strict=True):
+    for row in zip(info.classes, train, test, strict=True):
         rows.add_row(*map(str, row))
     rows.add_row("all", str(sum(train)), str(sum(test)))
     console.print(rows, soft_wrap=False)
     shape = " x ".join(map(str, found.train.shape))
     if isinstance(found, EventDataset):
         cut = found.slicing
-        where = "simulated recordings" if name in SIMULATED else "recordings"
+        where = "simulated recordings" if info.simulated else "recordings"
         console.print(f"{where} as {shape} (steps, polarities, height, width), {cut.window / 1000:g} ms per step")
         for part, rates in (("training", found.train_rates), ("test", found.test_rates)):
             console.print(f"events per second, {part}: {mean(rates):.0f} ({min(rates):.0f} to {max(rates):.0f})")
-        console.print(f"damage in the files: {found.skipped or 'none'}; cells clipped at 255: {found.clipped}")
+        console.print(f"damage in the files: {found.skipped or 'none'}; events beyond 255 in a cell: {found.uncounted}")
     else:
         console.print(f"images of {shape} (channels, height, width)")
     for index in _one_per_class(found.train.labels)[:samples]:
         image = found.train.read(index[None])[0].float()
-        console.print(f"\n{found.classes[int(found.train.labels[index])]}")
+        console.print(f"\n{info.classes[int(found.train.labels[index])]}")
         console.print(picture(image.flatten(0, -3).mean(0)))
 
 

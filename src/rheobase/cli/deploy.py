@@ -2,6 +2,7 @@
 
 from enum import StrEnum
 from importlib.util import find_spec
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,6 +20,7 @@ from rheobase.cli.common import (
     table,
     target_file,
 )
+from rheobase.deploy import formats
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,9 +32,7 @@ OutOption = Annotated[
 ]
 
 
-class Format(StrEnum):
-    nir = "nir"
-    onnx = "onnx"
+Format = StrEnum("Format", formats.names())  # type: ignore[misc]
 
 
 class Form(StrEnum):
@@ -52,9 +52,10 @@ def fold(run: RunArgument, data: DataOption = None, out: OutOption = None, plugi
     from rheobase.tasks.open import folded
     from rheobase.train.runs import Run
 
-    model, network = folded(Run(run))
+    opened = Run(run)
+    model, network = folded(opened)
     target = target_file(out or run / "folded.safetensors", "safetensors")
-    agreement = precisions(Run(run), data, model, network)
+    agreement = precisions(opened, data, model, network)
     native.save(network, target)
     _print_agreement(agreement)
     console.print(f"wrote {target}: {len(network.nodes)} nodes, no normalisation")
@@ -74,33 +75,23 @@ def export(
     plugin: PluginOption = None,
 ) -> None:
     """Write a folded network for other software and hardware."""
-    from rheobase.deploy.formats import nir, onnx
     from rheobase.deploy.network import Network
-    from rheobase.deploy.quantize import quantize
-    from rheobase.tasks.export import calibration_images
-    from rheobase.tasks.open import open_network, recipe_of
-    from rheobase.train.runs import load_data
+    from rheobase.tasks.export import write
+    from rheobase.tasks.open import open_network
 
-    if to is Format.onnx and form is not Form.canonical:
-        raise ValueError(f"an ONNX file has no form '{form}'; leave --form out")
+    module = formats.module(to)
+    if form is not Form.canonical and "form" not in signature(module.write).parameters:
+        raise ValueError(f"a file of the format {to} has no form '{form}'; leave --form out")
     found = open_network(network)
     if not isinstance(found, Network):
         raise ValueError(f"{network} is exported already; give the run it came from")
-    if "shape" not in found.info:
-        raise ValueError(f"{network} does not say the shape of its images; export it again from its run")
-    suffix = f"{'-int8' if int8 else ''}{'-portable' if form is Form.portable else ''}.{to}"
+    suffix = f"{'-int8' if int8 else ''}{'-portable' if form is Form.portable else ''}{module.SUFFIX}"
     own = network / f"network{suffix}" if network.is_dir() else Path(f"{network.stem}{suffix}")
     if out is None and own.exists() and not network.is_dir():
         raise ValueError(f"{own} is there already; choose another file with --out")
-    target = target_file(out or own, to)
-    if int8:
-        recipe = recipe_of(found)
-        found = quantize(found, calibration_images(load_data(recipe, data), recipe))
-    shape = tuple(found.info["shape"])
-    if to is Format.nir:
-        nir.write(found, target, shape, form)
-    else:
-        onnx.write(found, target, shape)
+    target = target_file(out or own, module.SUFFIX.removeprefix("."))
+    options = {} if form is Form.canonical else {"form": form}
+    write(found, target, module, network, int8=int8, data=data, **options)
     console.print(f"wrote {target} ({target.stat().st_size / 2**20:.1f} MB)")
     if network.is_dir():
         print_next((command_line("verify", target, network, data=data), "compare it with the run, on all test images"))
@@ -118,13 +109,10 @@ def verify(
     plugin: PluginOption = None,
 ) -> None:
     """Run a file against the network it came from: spikes, accuracy, and a verdict."""
-    import torch
-
     from rheobase.tasks.verify import verify as compare
     from rheobase.train import choose_device
     from rheobase.train.runs import Run
 
-    torch.backends.cudnn.allow_tf32 = False  # accuracies are those of float32
     found = compare(file, Run(run), data=data, images=images, simulated=simulate, device=choose_device(device))
     _print_agreement({"float64": found.agreement})
     if found.simulation is not None:
@@ -151,17 +139,15 @@ def predict(
 
     from rheobase.data.pictures import find, read
     from rheobase.functional import readout
-    from rheobase.tasks.open import input_dtype, open_network
+    from rheobase.tasks.open import about, input_dtype, open_network
 
     found = open_network(network)
-    missing = {"shape", "classes", "mean", "std", "timesteps"} - set(found.info)
-    if missing:
-        raise ValueError(f"{network} does not say {', '.join(sorted(missing))}; export it again from its run")
-    classes, unread = found.info["classes"], 0
+    stated = about(found, network)
+    classes, unread = stated.data.classes, 0
     paths = find(images)
     for path in paths:
         try:
-            x = read(path, found.info)[None].to(input_dtype(found))
+            x = read(path, stated.data)[None].to(input_dtype(found))
         except ValueError as error:
             if len(paths) == 1:
                 raise
@@ -169,7 +155,7 @@ def predict(
             unread += 1
             continue
         with torch.no_grad():
-            share = readout(found(x, found.info["timesteps"])).softmax(1)[0]
+            share = readout(found(x, stated.recipe.timesteps)).softmax(1)[0]
         best = share.topk(min(top, len(classes)))
         pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
         console.print(f"{path}: {', '.join(f'{classes[k]} {100 * p:.1f} %' for k, p in pairs)}")
@@ -186,13 +172,14 @@ def deploy(run: Path) -> None:
     from rheobase.tasks.verify import verify as compare
     from rheobase.train.runs import Run
 
-    _, network = folded(Run(run))
+    opened = Run(run)
+    _, network = folded(opened)
     target = run / "folded.safetensors"
     native.save(network, target)
     if find_spec("nir") is not None:
         target = run / "network.nir"
-        nir.write(network, target, tuple(network.info["shape"]))
-    found = compare(target, Run(run), data=None, images=32, simulated=1, device=torch.device("cpu"))
+        nir.write(network, target, opened.data.shape)
+    found = compare(target, opened, data=None, images=32, simulated=1, device=torch.device("cpu"))
     console.print(
         f"deployed to {target}: {100 * max(found.agreement.layers.values()):.4f} % of spikes differ at most, "
         f"test accuracy {100 * found.deployed:.2f} %; verdict: {found.verdict}"

@@ -46,15 +46,18 @@ def plan(
     plugin: PluginOption = None,
 ) -> None:
     """Predict the memory of training, and the largest batch that a GPU can take."""
-    from rheobase import recipes
+    from rheobase import plugins, recipes
     from rheobase.train import plan
+    from rheobase.train.runs import load_data
 
     chosen = recipes.get(recipe).changed(settings or [])
     batch = -(-chosen.batch_size // processes)
     free = int((memory - plan.RESERVED_GIB) * 2**30)
     rows = table("memory mode", f"peak with {batch} images", last=f"largest batch in {memory:g} GiB")
+    unknown = plugins.dataset.origins.get(chosen.data) is not None  # what it looks like, before it is loaded
+    info = load_data(chosen, data).info if data or unknown else None
     for variant in plan.modes(chosen):
-        peak, largest = plan.peak_bytes(variant, batch), plan.largest_batch(variant, free)
+        peak, largest = plan.peak_bytes(variant, batch, info), plan.largest_batch(variant, free, info)
         rows.add_row(variant.memory, f"{peak / 2**30:.2f} GiB", str(largest))
     console.print(f"{chosen.network}, {chosen.timesteps} timesteps, {chosen.precision}, per GPU")
     console.print(rows, soft_wrap=False)

@@ -86,7 +86,7 @@ def train(
     if resume is not None:
         if recipe or changes or out:
             raise ValueError("--resume continues a run as it began; leave out RECIPE, --set, --seed and --out")
-        run = _fit(Run(resume).recipe(), out=resume, resume=True, **options)
+        run = _fit(Run(resume).recipe, out=resume, resume=True, **options)
     elif recipe is None:
         raise ValueError(f"which recipe? choose one of {', '.join(recipes.RECIPES)}, or --resume a run")
     else:
@@ -114,18 +114,22 @@ def evaluate(
         console.print(SIMULATED_NOTE)
 
 
-def _fit(recipe: "Recipe", *, data: Path | None = None, tensorboard: bool = False, **options: Any) -> "Run":
+def _fit(
+    recipe: "Recipe", *, device: str, data: Path | None = None, tensorboard: bool = False, **options: Any
+) -> "Run":
     from rheobase import train
-    from rheobase.data import SIMULATED
+    from rheobase.train.heap import keep_freed_memory
     from rheobase.train.progress import reporter_for
 
+    if train.choose_device(device).type == "cpu":
+        keep_freed_memory()
     reporter = reporter_for(console)
     if tensorboard:
         from rheobase.train.tensorboard import TensorBoard
 
         reporter = TensorBoard(reporter)
     try:
-        run = train.fit(recipe, data=data, reporter=reporter, began=0.0, **options)
+        run = train.fit(recipe, device=device, data=data, reporter=reporter, began=0.0, **options)
     except train.Interrupted as stop:
         typer.echo(f"{stop}; continue with: {command_line('train', '--resume', stop.folder, data=data)}", err=True)
         raise typer.Exit(130) from None
@@ -140,7 +144,7 @@ def _fit(recipe: "Recipe", *, data: Path | None = None, tensorboard: bool = Fals
         f"test accuracy {100 * last['test_accuracy']:.2f} % after the last epoch and {last['elapsed']:.0f} s "
         f"(best epoch {100 * best['test_accuracy']:.2f} % after {best['elapsed']:.0f} s)"
     )
-    if recipe.data in SIMULATED:
+    if run.data.simulated:
         console.print(SIMULATED_NOTE)
     console.print(f"run folder {run.folder}")
     if find_spec("matplotlib"):

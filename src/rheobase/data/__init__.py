@@ -1,21 +1,31 @@
-"""Data sets: one file each; `load` is the only place that chooses one."""
+"""Data sets: one file each in `sets`, which puts its loaders on the shelf; `load` is the only place that calls them."""
 
+import inspect
+import pkgutil
+from collections.abc import Callable
+from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from rheobase import plugins
+from rheobase.data import sets
 from rheobase.data.dataset import Dataset, Source, Split
-from rheobase.data.sets import cifar, digits, dvscifar10, dvsgesture, folder, mnist, nmnist, simulated
+from rheobase.data.expectation import EXPECTED, expecting
+from rheobase.data.info import DataInfo
 
-__all__ = ["DATASETS", "Dataset", "Source", "Split", "load"]
+__all__ = ["DataInfo", "Dataset", "Source", "Split", "expected", "expecting", "load"]
 
-SIMULATED = ("digits-dvs", "dvscifar10-simulated")  # recordings
-EVENTS = ("nmnist", "dvsgesture", "dvscifar10", *SIMULATED)
-DATASETS = ("digits", "cifar10", "cifar100", "mnist", "fashion-mnist", "imagenet", "folder", *EVENTS)
 FOLDER = Path("data")  # where files are looked for unless told otherwise
+
+Loader = Callable[..., Any]
+
+for _module in pkgutil.iter_modules(sets.__path__):
+    import_module(f"{sets.__name__}.{_module.name}")
 
 
 def load(
-    name: str,
+    name: str | Loader,
     path: Path | str | None = None,
     *,
     size: int = 0,
@@ -23,41 +33,55 @@ def load(
     download: bool = False,
     **options: Any,
 ) -> Dataset:
-    """The data set of that name, from the files in `path`, which a `download` goes to.
+    """The data set of that name, or of a loader of your own, from the files in `path`, which a `download` goes to.
 
     `size` is the side images are resized to; small official sets have one of their own. Recordings of event cameras
-    become `timesteps` slices; `options` change how, as in `eventset.Slicing`.
+    become `timesteps` slices; `options` change how, as in `eventset.Slicing`. A loader is given what it takes of these.
     """
-    path = Path(path or FOLDER)
-    if name in EVENTS:
-        return _events(name, path, download, size=size, timesteps=timesteps, **options)
-    if options:
-        raise ValueError(f"data set '{name}' has no option {min(options)}; those are for {', '.join(EVENTS)}")
-    if name in ("digits", *cifar.LAYOUTS, *mnist.CLASSES):
-        found = _images(name, path, download)
-        if size not in (0, found.size):
-            raise ValueError(f"data set '{name}' has images of {found.size} x {found.size}, not {size}; leave size out")
-        return found
-    if name in ("imagenet", "folder"):
-        if size < 1:
-            raise ValueError(
-                f"data set '{name}' needs a size for its images; give one, 32 for example (train: --set image_size=32)"
-            )
-        return folder.load_large(path, size) if name == "imagenet" else folder.load(path, size)
-    raise ValueError(f"unknown data set '{name}'; choose one of {', '.join(DATASETS)}")
+    loader, name = _loader(name)
+    takes = inspect.signature(loader).parameters
+    given = {"size": size, "timesteps": timesteps, "download": download}
+    accepted = {key: value for key, value in given.items() if value and key in takes}
+    anything = any(p.kind is p.VAR_KEYWORD for p in takes.values())
+    if not anything and (unknown := options.keys() - takes.keys()):
+        others = ", ".join(list(takes)[1:])
+        raise ValueError(f"data set '{name}' has no option {min(unknown)}; it takes {others or 'none'}")
+    found = loader(Path(path or FOLDER), **accepted, **options)
+    if not isinstance(found, Dataset):
+        raise ValueError(
+            f"the loader of data set '{name}' returned a {type(found).__name__}, not a Dataset; make one by Dataset.of"
+        )
+    _check_size(found.info, name, size)
+    if 0 < found.info.timesteps < timesteps:
+        raise ValueError(
+            f"data set '{name}' has recordings of {found.info.timesteps} steps, not {timesteps}; use as many timesteps"
+        )
+    return found
 
 
-def _images(name: str, path: Path, download: bool) -> Dataset:
-    if name == "digits":
-        return digits.load()
-    return cifar.load(name, path, download) if name in cifar.LAYOUTS else mnist.load(name, path)
+def expected(name: str | Loader, *, size: int = 0, timesteps: int = 0) -> DataInfo:
+    """What `load` would find, as far as it is known without the files: not the normalisation, nor any numbers."""
+    loader, name = _loader(name)
+    if loader not in EXPECTED:
+        raise ValueError(
+            f"what data set '{name}' looks like is not known without its files; give them with --data, "
+            "or decorate its loader with @expecting"
+        )
+    info, takes = replace(EXPECTED[loader], name=name), inspect.signature(loader).parameters
+    if size and "size" in takes:
+        info = replace(info, size=size)
+    if timesteps and info.timesteps:
+        info = replace(info, timesteps=timesteps)
+    _check_size(info, name, size)
+    return info
 
 
-def _events(name: str, path: Path, download: bool, **options: Any) -> Dataset:
-    if name == "digits-dvs":
-        return simulated.load_digits(**options)
-    if name == "dvscifar10-simulated":
-        return simulated.load_cifar10(path, download=download, **options)
-    if name == "nmnist":
-        return nmnist.load(path, **options)
-    return dvsgesture.load(path, **options) if name == "dvsgesture" else dvscifar10.load(path, **options)
+def _loader(name: str | Loader) -> tuple[Loader, str]:
+    if isinstance(name, str):
+        return plugins.dataset.get(name), name
+    return name, getattr(name, "__name__", type(name).__name__)
+
+
+def _check_size(info: DataInfo, name: str, size: int) -> None:
+    if size not in (0, info.size):
+        raise ValueError(f"data set '{name}' has images of {info.size} x {info.size}, not {size}; leave size out")

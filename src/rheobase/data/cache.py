@@ -19,37 +19,27 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import track
 from torch import Tensor
 
-VERSION = 2  # of how slices are made
+VERSION = 3  # of how slices are made
 ABANDONED = 24 * 3600  # seconds after which an unfinished entry is nobody's
 
 
 @dataclass(frozen=True)
-class Made:
+class Recordings:
     """Frames [n, T, C, H, W] of n recordings, and what is known of these."""
 
-    frames: NDArray[np.uint8]
-    events: Sequence[int]
-    seconds: Sequence[float]
-    """From the first to the last event of every recording."""
-    skipped: dict[str, int] = field(default_factory=dict)
-    clipped: int = 0
-    """Cells with more events than a byte can count."""
-
-
-@dataclass(frozen=True)
-class Prepared:
     frames: Tensor
     events: list[int]
     seconds: list[float]
-    skipped: dict[str, int]
-    clipped: int
+    """From the first to the last event of every recording."""
+    skipped: dict[str, int] = field(default_factory=dict)
+    """Damage in the files: kind of problem to number of times."""
+    uncounted: int = 0
+    """Events beyond the 255 that a cell can count."""
 
 
 def folder() -> Path:
@@ -64,8 +54,8 @@ def prepared(
     shape: tuple[int, ...],
     parameters: dict[str, Any],
     files: Iterable[Path],
-    jobs: Sequence[Callable[[], Made]],
-) -> Prepared:
+    jobs: Sequence[Callable[[], Recordings]],
+) -> Recordings:
     """The frames that the jobs make one after the other, in all of `shape` [N, T, C, H, W]."""
     stamps = [(str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
     identity = json.dumps([VERSION, name, shape, parameters, stamps], sort_keys=True)
@@ -84,7 +74,7 @@ def prepared(
     return found
 
 
-def _open(entry: Path, shape: tuple[int, ...]) -> Prepared | None:
+def _open(entry: Path, shape: tuple[int, ...]) -> Recordings | None:
     if not entry.is_dir():
         return None
     try:
@@ -93,7 +83,7 @@ def _open(entry: Path, shape: tuple[int, ...]) -> Prepared | None:
         with open(entry / "frames.bin", "rb") as file:
             digest = hashlib.file_digest(file, "sha256")
         if _with_facts(digest, about) == stated:
-            return Prepared(frames=_mapped(entry / "frames.bin", shape), **about)
+            return Recordings(frames=_mapped(entry / "frames.bin", shape), **about)
     except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
         pass
     shutil.rmtree(entry, ignore_errors=True)  # what a damaged disk left behind is made again
@@ -105,7 +95,7 @@ def _mapped(path: Path, shape: tuple[int, ...]) -> Tensor:
     return torch.from_file(str(path), shared=False, size=prod(shape), dtype=torch.uint8).view(shape)
 
 
-def _make(entry: Path, name: str, shape: tuple[int, ...], jobs: Sequence[Callable[[], Made]]) -> None:
+def _make(entry: Path, name: str, shape: tuple[int, ...], jobs: Sequence[Callable[[], Recordings]]) -> None:
     entry.parent.mkdir(parents=True, exist_ok=True)
     for left_over in entry.parent.glob(f".{entry.name}-*"):  # by processes that were killed
         with suppress(FileNotFoundError):  # it may be finished by now
@@ -117,26 +107,26 @@ def _make(entry: Path, name: str, shape: tuple[int, ...], jobs: Sequence[Callabl
         events: list[int] = []
         seconds: list[float] = []
         skipped: Counter[str] = Counter()
-        clipped, digest = 0, hashlib.sha256()
+        uncounted, digest = 0, hashlib.sha256()
         with open(unfinished / "frames.bin", "wb") as file, ThreadPoolExecutor(os.cpu_count()) as threads:
             results = threads.map(lambda job: job(), jobs)
             console = Console(stderr=True)
             quiet = not console.is_terminal
             try:
-                for made in track(results, f"preparing {name}", len(jobs), console=console, disable=quiet):
-                    assert made.frames.shape[1:] == shape[1:]
-                    content = made.frames.tobytes()
+                for part in track(results, f"preparing {name}", len(jobs), console=console, disable=quiet):
+                    assert part.frames.shape[1:] == shape[1:]
+                    content = part.frames.numpy().tobytes()
                     file.write(content)
                     digest.update(content)
-                    events += made.events
-                    seconds += made.seconds
-                    skipped.update(made.skipped)
-                    clipped += made.clipped
+                    events += part.events
+                    seconds += part.seconds
+                    skipped.update(part.skipped)
+                    uncounted += part.uncounted
             except BaseException:
                 threads.shutdown(wait=False, cancel_futures=True)
                 raise
         assert len(events) == shape[0]
-        about = {"events": events, "seconds": seconds, "skipped": dict(skipped), "clipped": clipped}
+        about = {"events": events, "seconds": seconds, "skipped": dict(skipped), "uncounted": uncounted}
         (unfinished / "about.json").write_text(json.dumps({"sha256": _with_facts(digest, about), **about}))
         try:
             unfinished.rename(entry)

@@ -1,14 +1,18 @@
-"""What a data set is: labelled images or event sequences, split into training and test."""
+"""What a data set is: labelled images or event sequences, split into training and test, and one record about them."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
-AHEAD = 2  # batches of files that are decoded while one is used
+from rheobase.data.fingerprint import fingerprint as fingerprint_of
+from rheobase.data.info import DataInfo
+
+PREFETCH = 2  # batches of files that are decoded while one is used
+INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 Item = TypeVar("Item")
 
@@ -29,10 +33,13 @@ class Source(Protocol):
         """The images of that index; the uniform numbers of `augment` are there for those who cut out random parts."""
 
     def begin(self, index: Tensor, u: Tensor | None = None, *, pinned: bool = False) -> Callable[[], Tensor]:
-        """Start to read, where that takes long; the result waits for the images, which may be asked to be pinned."""
+        """Start reading; call the result to wait for the images. `pinned` asks for page-locked memory."""
 
     def to(self, device: torch.device) -> "Source":
         """On that device, if they can be kept there."""
+
+    def fingerprint(self) -> str:
+        """Of labels and content; empty if it is not known."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +48,18 @@ class Split:
 
     images: Tensor
     labels: Tensor
+
+    def __post_init__(self) -> None:
+        x, y = self.images, self.labels
+        if not isinstance(x, Tensor) or x.dtype != torch.uint8 or x.ndim not in (4, 5) or x.shape[-1] != x.shape[-2]:
+            raise ValueError(
+                f"expected square uint8 images [N, C, H, W] or sequences [N, T, C, H, W], got {_kind(x)}; "
+                "resize or convert them first"
+            )
+        if not isinstance(y, Tensor) or y.dtype not in INTEGERS or y.shape != x.shape[:1]:
+            raise ValueError(f"expected whole numbers [{len(x)}] as labels, one for every image, got {_kind(y)}")
+        if y.dtype != torch.int64:
+            object.__setattr__(self, "labels", y.long())
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -60,25 +79,61 @@ class Split:
             return self
         return Split(self.images.to(device), self.labels.to(device))
 
+    def fingerprint(self) -> str:
+        return fingerprint_of(self.images, self.labels)
+
 
 @dataclass(frozen=True)
 class Dataset:
-    """`mean` and `std` have one value per channel, in the units of the images (0 to 255)."""
-
-    name: str
+    info: DataInfo
     train: Source
     test: Source
-    classes: tuple[str, ...]
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
 
-    @property
-    def channels(self) -> int:
-        return self.train.shape[-3]
+    @staticmethod
+    def of(
+        name: str,
+        train: Source,
+        test: Source,
+        classes: Sequence[str],
+        *,
+        mean: Sequence[float] | None = None,
+        std: Sequence[float] | None = None,
+        simulated: bool = False,
+        fingerprint: str | None = None,
+    ) -> "Dataset":
+        """A data set with its record; what is not given follows from the images.
 
-    @property
-    def size(self) -> int:
-        return self.train.shape[-1]
+        Without `mean` and `std`, images in memory are normalised by those of the training images, per channel, and
+        the counts of recordings enter a network as they are.
+        """
+        if train.shape != test.shape:
+            raise ValueError(
+                f"data set '{name}': training images have the shape {list(train.shape)}, test images "
+                f"{list(test.shape)}; make them equal"
+            )
+        for part, source in (("training", train), ("test", test)):
+            _check_labels(source.labels, len(classes), f"data set '{name}', {part} images")
+        if (mean is None) != (std is None):
+            raise ValueError(f"data set '{name}': give both mean and std, or neither")
+        if mean is None or std is None:
+            mean, std = _moments(name, train)
+        try:
+            info = DataInfo(
+                name=name,
+                classes=tuple(classes),
+                channels=train.shape[-3],
+                size=train.shape[-1],
+                mean=tuple(map(float, mean)),
+                std=tuple(map(float, std)),
+                timesteps=train.shape[0] if len(train.shape) == 4 else 0,
+                simulated=simulated,
+                images=len(train),
+                test_images=len(test),
+                fingerprint=_joined(train, test) if fingerprint is None else fingerprint,
+            )
+        except ValueError as error:
+            raise ValueError(f"data set '{name}': {error}") from None
+        return Dataset(info, train, test)
 
 
 def channel_moments(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -91,8 +146,8 @@ def channel_moments(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...
     return tuple(means), tuple(v**0.5 or 1.0 for v in variances)
 
 
-def ahead(items: Iterable[Item], number: int = AHEAD) -> Iterator[Item]:
-    """The same items, each taken so many before it is needed.
+def prefetch(items: Iterable[Item], number: int = PREFETCH) -> Iterator[Item]:
+    """Yield the same items, fetching each `number` items ahead.
 
     Only the decoding of files happens elsewhere meanwhile: work on a GPU in other threads would spoil a capture.
     """
@@ -102,3 +157,33 @@ def ahead(items: Iterable[Item], number: int = AHEAD) -> Iterator[Item]:
         if len(waiting) > number:
             yield waiting.popleft()
     yield from waiting
+
+
+def _moments(name: str, train: Source) -> tuple[Sequence[float], Sequence[float]]:
+    channels = train.shape[-3]
+    if len(train.shape) == 4:
+        return (0.0,) * channels, (1.0,) * channels
+    if not isinstance(train, Split):
+        raise ValueError(f"data set '{name}': its images are not in memory; give their mean and std")
+    return channel_moments(train.images)
+
+
+def _joined(train: Source, test: Source) -> str:
+    parts = train.fingerprint(), test.fingerprint()
+    return fingerprint_of(*parts) if all(parts) else ""
+
+
+def _check_labels(labels: Tensor, classes: int, what: str) -> None:
+    if not len(labels):
+        raise ValueError(f"{what}: there are none; give at least one")
+    lowest, highest = int(labels.min()), int(labels.max())
+    if lowest < 0 or highest >= classes:
+        raise ValueError(f"{what}: labels from {lowest} to {highest} do not fit {classes} classes; expected 0 to K - 1")
+
+
+def _kind(value: object) -> str:
+    return (
+        f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
+        if isinstance(value, Tensor)
+        else repr(type(value).__name__)
+    )

@@ -6,6 +6,7 @@ Little is imported: such a process starts in a twentieth of a second and knows n
 import os
 import pickle
 import socket
+from collections.abc import Callable
 from contextlib import suppress
 from math import ceil
 from types import ModuleType
@@ -27,6 +28,9 @@ class Request(NamedTuple):
     part: list[float] | None
 
 
+Decoder = Callable[[Request], bytes]
+
+
 def decode(request: Request) -> bytes:
     """Pixels [size, size, 3] of the image."""
     path, size, margin, part = request
@@ -43,6 +47,14 @@ def decode(request: Request) -> bytes:
         wide = image.mode.startswith("I")  # grey of 16 bits, which a plain conversion would clip
         picture = (image.convert("I").point(lambda value: value * (1 / 256)) if wide else image).convert("RGB")
     return picture.resize((size, size), images.Resampling.BILINEAR, box=box(*picture.size)).tobytes()
+
+
+def pixels_of(request: Request, decoder: Decoder) -> bytes:
+    """What the decoder makes of a request, if it is of the size that was asked for."""
+    pixels = decoder(request)
+    if len(pixels) != 3 * request.size**2:
+        raise ValueError(f"its decoder gave {len(pixels)} bytes, expected {request.size} x {request.size} x 3")
+    return pixels
 
 
 def centre(width: int, height: int, margin: float) -> Box:
@@ -64,13 +76,12 @@ def pillow() -> ModuleType:
     return need("PIL.Image", "reading images")
 
 
-def serve(descriptor: int) -> None:
+def serve(descriptor: int, decoder: Decoder = decode) -> None:
     """Answer the messages that come through a socket, until nobody is left to send any.
 
     A message has the number of a batch, a row, the requests from that row on, and a file for the pixels of the batch.
     The answer names the rows that could not be decoded.
     """
-    pillow()
     with socket.socket(fileno=descriptor) as channel, suppress(ConnectionError):
         while True:
             message, files, _, _ = socket.recv_fds(channel, MESSAGE, 1)
@@ -80,8 +91,8 @@ def serve(descriptor: int) -> None:
             failed = []
             for row, request in enumerate(requests, first):
                 try:
-                    pixels = decode(Request(*request))
-                except Exception:  # who asked will find out why
+                    pixels = pixels_of(Request(*request), decoder)
+                except Exception:  # the caller decodes it again and reports the reason
                     failed.append(row)
                 else:
                     os.pwrite(files[0], pixels, row * len(pixels))

@@ -1,8 +1,9 @@
 """What data sets of event recordings share: how they are sliced, and what is reported of them."""
 
+import json
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -12,7 +13,8 @@ import torch
 
 from rheobase.data import cache
 from rheobase.data.dataset import Dataset, Split
-from rheobase.data.events import Events, read, slices
+from rheobase.data.events import Events, count_into, read
+from rheobase.data.fingerprint import of_files
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,9 @@ class EventDataset(Dataset):
     """Events per second of every recording."""
     test_rates: list[float]
     skipped: dict[str, int]
-    clipped: int
+    """Damage in the files: kind of problem to number of times."""
+    uncounted: int
+    """Events beyond the 255 that a cell can count."""
 
 
 def build(
@@ -50,38 +54,47 @@ def build(
     labels: Sequence[int],
     is_test: Sequence[bool],
     slicing: Slicing,
-    jobs: Sequence[Callable[[], cache.Made]],
+    jobs: Sequence[Callable[[], cache.Recordings]],
     *,
-    files: Iterable[Path] = (),
-    parameters: dict[str, float | str] | None = None,
+    files: Sequence[Path] = (),
+    simulation: Mapping[str, float | str] | None = None,
 ) -> EventDataset:
-    """The data set of the recordings that the jobs make in the order of `labels`."""
+    """The data set of the recordings that the jobs make in the order of `labels`.
+
+    They come from these files, or from a simulation with these parameters.
+    """
     if not any(is_test) or all(is_test):
         raise ValueError(f"{name}: all {len(labels)} recordings are on one side of the split; is the set complete?")
     shape = (len(labels), slicing.timesteps, 2, slicing.size, slicing.size)
-    found = cache.prepared(name, shape, {**asdict(slicing), **(parameters or {})}, files, jobs)
+    found = cache.prepared(name, shape, {**asdict(slicing), **(simulation or {})}, files, jobs)
     if found.skipped:
         problems = ", ".join(f"{kind} {count}" for kind, count in sorted(found.skipped.items()))
         warnings.warn(f"{name}: there is damage in its files ({problems}); the rest is used", stacklevel=2)
     rates = [n / s if s else 0.0 for n, s in zip(found.events, found.seconds, strict=True)]
     test = torch.tensor(is_test)
     numbers = torch.tensor(labels)
+    found_in = of_files(files, labels, is_test, json.dumps(simulation, sort_keys=True))  # however it is sliced
+    base = Dataset.of(
+        name,
+        _split(found, numbers, ~test),
+        _split(found, numbers, test),
+        classes,
+        simulated=simulation is not None,
+        fingerprint=found_in,
+    )
     return EventDataset(
-        name=name,
-        train=_split(found, numbers, ~test),
-        test=_split(found, numbers, test),
-        classes=tuple(classes),
-        mean=(0.0, 0.0),
-        std=(1.0, 1.0),
+        base.info,
+        base.train,
+        base.test,
         slicing=slicing,
         train_rates=[r for r, t in zip(rates, is_test, strict=True) if not t],
         test_rates=[r for r, t in zip(rates, is_test, strict=True) if t],
         skipped=found.skipped,
-        clipped=found.clipped,
+        uncounted=found.uncounted,
     )
 
 
-def _split(found: cache.Prepared, labels: torch.Tensor, chosen: torch.Tensor) -> Split:
+def _split(found: cache.Recordings, labels: torch.Tensor, chosen: torch.Tensor) -> Split:
     """Of recordings in a row a view of the mapped file; of scattered ones a copy in memory."""
     index = chosen.nonzero().flatten()
     if len(index) and int(index[-1] - index[0]) + 1 == len(index):
@@ -89,33 +102,27 @@ def _split(found: cache.Prepared, labels: torch.Tensor, chosen: torch.Tensor) ->
     return Split(found.frames[index], labels[index])
 
 
-def made(recordings: Sequence[Events], slicing: Slicing, starts: Sequence[int | None] | None = None) -> cache.Made:
+def sliced(
+    recordings: Sequence[Events], slicing: Slicing, starts: Sequence[int | None] | None = None
+) -> cache.Recordings:
     """Frames of recordings, from the given times on."""
     frames = np.empty((len(recordings), slicing.timesteps, 2, slicing.size, slicing.size), np.uint8)
-    clipped = 0
-    for i, events in enumerate(recordings):
-        counts = slices(
-            events,
-            window=slicing.window,
-            timesteps=slicing.timesteps,
-            size=(slicing.size, slicing.size),
-            start=starts[i] if starts else None,
-            offset=slicing.offset,
-            binary=slicing.binary,
-        )
-        clipped += int((counts > 255).sum())
-        frames[i] = np.minimum(counts, 255)
-    numbers, skipped = [len(e) for e in recordings], Counter[str]()
-    for e in recordings:
-        skipped.update(e.skipped)
+    uncounted, skipped = 0, Counter[str]()
+    for own, events, start in zip(frames, recordings, starts or [None] * len(recordings), strict=True):
+        uncounted += count_into(own, events, window=slicing.window, start=start, offset=slicing.offset)
+        skipped.update(events.skipped)
+    if slicing.binary:
+        np.minimum(frames, 1, out=frames)
+        uncounted = 0
+    numbers = [len(e) for e in recordings]
     seconds = [float(e.t[-1] - e.t[0]) / 1e6 if len(e) else 0.0 for e in recordings]
-    return cache.Made(frames, numbers, seconds, dict(skipped), clipped)
+    return cache.Recordings(torch.from_numpy(frames), numbers, seconds, dict(skipped), uncounted)
 
 
-def from_file(path: Path, slicing: Slicing) -> cache.Made:
+def from_file(path: Path, slicing: Slicing) -> cache.Recordings:
     """The one recording in a file, without what is damaged in it."""
-    return made([read(path, on_error="skip")], slicing)
+    return sliced([read(path, on_error="skip")], slicing)
 
 
-def jobs_of_files(paths: Iterable[Path], slicing: Slicing) -> list[Callable[[], cache.Made]]:
+def jobs_of_files(paths: Iterable[Path], slicing: Slicing) -> list[Callable[[], cache.Recordings]]:
     return [partial(from_file, path, slicing) for path in paths]

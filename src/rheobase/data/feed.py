@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from rheobase.data.augment import COLUMNS, crop_flip, cutout, shift_in_time
-from rheobase.data.dataset import AHEAD, Dataset, Source, Split, ahead
+from rheobase.data.dataset import PREFETCH, Dataset, Source, Split, prefetch
 from rheobase.data.policy import trivial_augment
 from rheobase.recipes import Recipe
 
@@ -28,7 +28,7 @@ def generator(*key: int) -> torch.Generator:
     return torch.Generator().manual_seed(int(np.random.SeedSequence(key).generate_state(1)[0]))
 
 
-def as_seen(
+def preprocessed(
     dataset: Dataset, recipe: Recipe, source: Source, index: Tensor, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
     """Images of a source as the network sees them in use, not augmented, and their labels; on the CPU."""
@@ -40,7 +40,7 @@ def as_seen(
 
 def first_images(dataset: Dataset, recipe: Recipe, count: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """The first test images as the network sees them, and their labels."""
-    return as_seen(dataset, recipe, dataset.test, torch.arange(min(count, len(dataset.test))), dtype)
+    return preprocessed(dataset, recipe, dataset.test, torch.arange(min(count, len(dataset.test))), dtype)
 
 
 class Feed:
@@ -54,26 +54,28 @@ class Feed:
                 f"{world} processes need at least as many images in a batch: the data set has {len(dataset.train)}, "
                 f"a batch {recipe.batch_size}"
             )
-        if recipe.policy != "none" and (len(dataset.train.shape) != 3 or dataset.channels not in (1, 3)):
+        if recipe.policy != "none" and (len(dataset.train.shape) != 3 or dataset.info.channels not in (1, 3)):
             raise ValueError(f"policy '{recipe.policy}' needs images of one or three channels; use policy=none")
         self.recipe, self.device, self.dtype = recipe, device, dtype
         self.rank, self.world = rank, world
         self.train, self.test = dataset.train.to(device), dataset.test.to(device)
+        self.info = info = dataset.info
         self.mean, self.std = (
-            torch.tensor(v, dtype=dtype, device=device).view(-1, 1, 1) for v in (dataset.mean, dataset.std)
+            torch.tensor(v, dtype=dtype, device=device).view(-1, 1, 1) for v in (info.mean, info.std)
         )
+        self.normalises = any(info.mean) or {*info.std} != {1.0}
         full, rest = divmod(len(dataset.train), recipe.batch_size)
         # A last, smaller batch is used where every process gets at least two images of it: statistics need them.
         self.steps = full + (rest >= 2 * world or full == 0)
         values = math.prod(dataset.train.shape) * recipe.batch_size // world
         at_hand = isinstance(self.train, Split)
         self.piece = max(1, PIECE // values) if at_hand else 1  # in steps
-        self.ahead = 0 if at_hand else AHEAD
+        self.prefetch = 0 if at_hand else PREFETCH
         self.pinned = device.type == "cuda"
 
     def training(self, epoch: int, first: int = 0) -> Iterator[tuple[Tensor, Tensor, float]]:
         """Images, labels and this process's weight in the mean loss (1 on average), from step `first` of the epoch."""
-        for step, batches, index, u, images in ahead(self._pieces(epoch, first), self.ahead):
+        for step, batches, index, u, images in prefetch(self._pieces(epoch, first), self.prefetch):
             x = images().to(self.device, non_blocking=True)
             x = self._augmented(x, u.to(self.device), self.recipe.timesteps_at(epoch))
             y = self.train.labels[index].to(self.device)
@@ -88,7 +90,7 @@ class Feed:
         if own.start == own.stop:
             return
         indices = torch.arange(own.start, own.stop, device=self.test.labels.device).split(TEST_BATCH)
-        for index, images in ahead(((i, self.test.begin(i, pinned=self.pinned)) for i in indices), self.ahead):
+        for index, images in prefetch(((i, self.test.begin(i, pinned=self.pinned)) for i in indices), self.prefetch):
             x = self._steps_first(images().to(self.device, non_blocking=True), self.recipe.timesteps)
             yield self._normalised(x), self.test.labels[index].to(self.device)
 
@@ -126,7 +128,8 @@ class Feed:
         return cutout(images, u[:, 3:5], size=recipe.cutout) if recipe.cutout else images
 
     def _normalised(self, images: Tensor) -> Tensor:
-        return (images.to(self.dtype) - self.mean) / self.std
+        images = images.to(self.dtype)
+        return (images - self.mean) / self.std if self.normalises else images
 
     def _steps_first(self, images: Tensor, timesteps: int) -> Tensor:
         return images if images.ndim == 4 else images[:, :timesteps].movedim(1, 0)

@@ -26,52 +26,7 @@ class DataInfo:
     fingerprint: str = ""
     """Of labels and content; empty where it is not known."""
 
-    @classmethod
-    def of(cls, content: Mapping[str, Any], source: object) -> "DataInfo":
-        """The record in `content`, which comes from the file `source`."""
-        names = {f.name: f.default is MISSING for f in fields(cls)}
-        missing = [name for name, needed in names.items() if needed and name not in content]
-        unknown = sorted(content.keys() - names)
-        if missing or unknown:
-            what = f"has no {missing[0]}" if missing else f"has an entry {unknown[0]} that this version does not know"
-            raise ValueError(f"{source}: its record of the data {what}; restore it, or start from the run again")
-        try:
-            lists = {name: tuple(content[name]) for name in ("classes", "mean", "std")}
-            found = cls(**{**content, **lists})
-            found._check()
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"{source}: its record of the data is damaged ({error}); restore it") from None
-        return found
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """Of one image, or of one step of a recording."""
-        return self.channels, self.size, self.size
-
-    def as_dict(self) -> dict[str, Any]:
-        """For a JSON file."""
-        return asdict(self)
-
-    def refuse_others(self, found: "DataInfo", owner: object) -> None:
-        """Raise a ValueError if a network of `owner`, whose record this is, cannot be used with the data `found`."""
-        if found.classes != self.classes:
-            here, there = (
-                _few(set(a) - set(b)) for a, b in ((found.classes, self.classes), (self.classes, found.classes))
-            )
-            what = f"{here} instead of {there}" if here or there else "the same ones in another order"
-            raise ValueError(f"{owner} was trained on other classes than these data have: {what}; give its own data")
-        for name, own, other in (
-            ("images of [C, H, W] =", list(self.shape), list(found.shape)),
-            ("recordings:", bool(self.timesteps), bool(found.timesteps)),
-        ):
-            if own != other:
-                raise ValueError(f"{owner} was trained on {name} {own}, these data have {other}; give its own data")
-
-    def same_content(self, found: "DataInfo") -> bool:
-        """Whether `found` are the very data of this record, as far as both tell."""
-        return not (self.fingerprint and found.fingerprint) or self.fingerprint == found.fingerprint
-
-    def _check(self) -> None:
+    def __post_init__(self) -> None:
         texts = (self.name, self.fingerprint, *self.classes)
         if not all(isinstance(text, str) for text in texts) or not isinstance(self.simulated, bool):
             raise ValueError("names must be texts")
@@ -80,8 +35,57 @@ class DataInfo:
             raise ValueError("sizes must be whole numbers")
         if not self.classes or {len(self.mean), len(self.std)} != {self.channels}:
             raise ValueError("it needs classes, and one mean and deviation per channel")
-        if not all(abs(float(m)) < 1e12 for m in self.mean) or not all(0 < float(s) < 1e12 for s in self.std):
+        numbers = all(type(value) in (int, float) and abs(value) < 1e12 for value in (*self.mean, *self.std))
+        if not numbers or min(self.std) <= 0:
             raise ValueError("means and deviations must be finite, deviations above 0")
+
+    @classmethod
+    def of(cls, content: Mapping[str, Any], source: object) -> "DataInfo":
+        """The record in `content`, which comes from the file `source`; those of earlier versions have fewer entries."""
+        names = {f.name: f.default is MISSING for f in fields(cls)}
+        missing = [name for name, needed in names.items() if needed and name not in content]
+        unknown = sorted(content.keys() - names)
+        if missing or unknown:
+            what = f"has no {missing[0]}" if missing else f"has an entry {unknown[0]} that this version does not know"
+            raise ValueError(f"{source}: its record of the data {what}; restore it, or start from the run again")
+        try:
+            lists = {name: tuple(content[name]) for name in ("classes", "mean", "std")}
+            return cls(**{**content, **lists})
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{source}: its record of the data is damaged ({error}); restore it") from None
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Of one image, or of one step of a recording."""
+        return self.channels, self.size, self.size
+
+    def as_dict(self) -> dict[str, Any]:
+        """For a JSON file, and equal to what is read from there."""
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+
+    def refuse_others(self, found: "DataInfo", owner: object) -> None:
+        """Raise a ValueError if a network of `owner`, whose record this is, cannot be used with the data `found`."""
+        if found.classes != self.classes:
+            here, there = (
+                _few(set(a) - set(b)) for a, b in ((found.classes, self.classes), (self.classes, found.classes))
+            )
+            what = (
+                f"{here or 'none'} instead of {there or 'none'}" if here or there else "the same ones in another order"
+            )
+            raise ValueError(f"{owner} was trained on other classes than these data have: {what}; give its own data")
+        if found.shape != self.shape:
+            own, other = list(self.shape), list(found.shape)
+            raise ValueError(
+                f"{owner} was trained on images of [C, H, W] = {own}, these data have {other}; give its own data"
+            )
+        # records of earlier versions, which have no fingerprint, do not tell recordings from images
+        if self.fingerprint and bool(found.timesteps) != bool(self.timesteps):
+            kinds = ("recordings", "images") if self.timesteps else ("images", "recordings")
+            raise ValueError(f"{owner} was trained on {kinds[0]}, these data are {kinds[1]}; give its own data")
+
+    def same_content(self, found: "DataInfo") -> bool:
+        """Whether `found` are the very data of this record, as far as both tell."""
+        return not (self.fingerprint and found.fingerprint) or self.fingerprint == found.fingerprint
 
 
 def _few(names: set[str]) -> str:

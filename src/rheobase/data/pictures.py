@@ -1,14 +1,14 @@
 """Images from files, as a network sees them: pictures as in the data sets of folders, and `.npy` arrays."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from rheobase.data.sets.folder import SUFFIXES, Files
+from rheobase.data.files import SUFFIXES, Files
+from rheobase.data.info import DataInfo
 
 ARRAY = ".npy"
 
@@ -29,14 +29,13 @@ def find(paths: Iterable[Path]) -> list[Path]:
     return found
 
 
-def read(path: Path, info: Mapping[str, Any]) -> Tensor:
+def read(path: Path, info: DataInfo) -> Tensor:
     """The image [C, H, W] in `path`, in the size and range that the network was trained with."""
-    shape = list(info["shape"])
     pixels = _array(path) if path.suffix == ARRAY else _picture(path, info)
     pixels = pixels[None] if pixels.ndim == 2 else pixels
-    if list(pixels.shape) != shape:
-        raise ValueError(f"{path}: expected an array {shape}, got {list(pixels.shape)}")
-    mean, std = (torch.tensor(info[key]).view(-1, 1, 1) for key in ("mean", "std"))
+    if pixels.shape != info.shape:
+        raise ValueError(f"{path}: expected an array {list(info.shape)}, got {list(pixels.shape)}")
+    mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (info.mean, info.std))
     return (pixels - mean) / std
 
 
@@ -48,10 +47,9 @@ def _array(path: Path) -> Tensor:
         raise ValueError(f"{path}: not a NumPy array: {error}") from error
 
 
-def _picture(path: Path, info: Mapping[str, Any]) -> Tensor:
-    channels, size, _ = info["shape"]
-    if channels not in (1, 3):
-        raise ValueError(f"{path}: the network reads {channels} channels, a picture has 1 or 3; give a .npy array")
-    margin = Files.margin if info.get("data") == "imagenet" else 1.0
-    (picture,) = Files([path], torch.zeros(1), size, margin).read(torch.tensor([0])).float()
-    return picture if channels == 3 else picture.mean(0, keepdim=True)
+def _picture(path: Path, info: DataInfo) -> Tensor:
+    if info.channels not in (1, 3):
+        raise ValueError(f"{path}: the network reads {info.channels} channels, a picture has 1 or 3; give a .npy array")
+    margin = Files.margin if info.name == "imagenet" else 1.0
+    (picture,) = Files([path], torch.zeros(1), info.size, margin).read(torch.tensor([0])).float()
+    return picture if info.channels == 3 else picture.mean(0, keepdim=True)

@@ -26,8 +26,9 @@ from weakref import WeakValueDictionary
 import numpy as np
 from numpy.typing import NDArray
 
+from rheobase import plugins
 from rheobase.data import decoding
-from rheobase.data.decoding import MESSAGE, Request, decode
+from rheobase.data.decoding import MESSAGE, Decoder, Request, decode, pixels_of
 
 LEAST_CORES, LEAST_FILES = 4, 1000  # for which processes are started
 TOGETHER = 4  # files of one message
@@ -43,10 +44,13 @@ class Workers(Protocol):
         """Start to decode to `pixels` [N, H, W, 3]; the result waits for it and names the rows that failed."""
 
 
-def choose(files: int) -> Workers:
+def choose(files: int, decoder: Decoder = decode) -> Workers:
     """Who decodes a data set of so many files: a process per core, or threads where there is too little to do."""
     enough = cores() >= LEAST_CORES and files >= LEAST_FILES
-    return processes(cores()) if enough and hasattr(os, "memfd_create") else threads()
+    own = () if decoder is decode else (decoder,)
+    if enough and hasattr(os, "memfd_create") and _found_by_name(decoder):
+        return processes(cores(), *own)
+    return threads(*own)
 
 
 def cores() -> int:
@@ -55,31 +59,46 @@ def cores() -> int:
     return max(1, usable // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
 
 
-@cache
-def threads() -> "Threads":
-    return Threads()
+def _found_by_name(decoder: Decoder) -> bool:
+    """Whether another process that has loaded the same plugins has this function too."""
+    try:
+        return pickle.loads(pickle.dumps(decoder)) is decoder and decoder.__module__ != "__main__"
+    except Exception:  # which kind it is depends on why pickle cannot do it
+        return False
 
 
 @cache
-def processes(number: int) -> "Processes":
-    return Processes(number)
+def threads(decoder: Decoder = decode) -> "Threads":
+    return Threads(decoder)
+
+
+@cache
+def processes(number: int, decoder: Decoder = decode) -> "Processes":
+    return Processes(number, decoder)
 
 
 class Threads:
-    def __init__(self) -> None:
-        self.pool = ThreadPoolExecutor(cores())
+    def __init__(self, decoder: Decoder) -> None:
+        self.pool, self.decoder = ThreadPoolExecutor(cores()), decoder
 
     def begin(self, requests: Sequence[Request], pixels: Pixels) -> Failed:
-        tasks = [self.pool.submit(_decoded, *task) for task in zip(requests, pixels, strict=True)]
+        tasks = [self.pool.submit(self._decoded, *task) for task in zip(requests, pixels, strict=True)]
         return lambda: [row for row, task in enumerate(tasks) if not task.result()]
 
+    def _decoded(self, request: Request, pixels: Pixels) -> bool:
+        try:
+            pixels[:] = np.frombuffer(pixels_of(request, self.decoder), np.uint8).reshape(pixels.shape)
+        except Exception:  # the caller decodes it again and reports the reason
+            return False
+        return True
 
-def _decoded(request: Request, pixels: Pixels) -> bool:
-    try:
-        pixels[:] = np.frombuffer(decode(request), np.uint8).reshape(pixels.shape)
-    except Exception:  # who asked will find out why
-        return False
-    return True
+
+def _serving(descriptor: int, decoder: Decoder) -> str:
+    """The end of the program of a process; only for a decoder from elsewhere does it import more."""
+    if decoder is decode:
+        return f"serve({descriptor})"
+    loading = f"from rheobase import plugins; [plugins.load(source) for source in {plugins.loaded()}]"
+    return f"{loading}; serve({descriptor}, pickle.loads({pickle.dumps(decoder)!r}))"
 
 
 class Batch:
@@ -95,15 +114,15 @@ class Batch:
 
 
 class Processes:
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, decoder: Decoder) -> None:
         self.channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.channel.setblocking(False)
         self.answers = select.poll()
         self.answers.register(self.channel, select.POLLIN)
         # by its path: importing the package around it would import torch
         program = (
-            f"import runpy, sys; sys.path[:] = {sys.path}; "
-            f"runpy.run_path({decoding.__file__!r})['serve']({theirs.fileno()})"
+            f"import pickle, runpy, sys; sys.path[:] = {sys.path}; "
+            f"serve = runpy.run_path({decoding.__file__!r})['serve']; {_serving(theirs.fileno(), decoder)}"
         )
         # Each of them would repeat what Pillow has to say of odd metadata.
         command = [sys.executable, "-W", "ignore", "-c", program]
@@ -159,7 +178,7 @@ class Processes:
             self.unsent.popleft()
 
     def _receive(self) -> None:
-        """One answer, or the knowledge that there may be more."""
+        """Receive one answer; after a timeout, check that every worker is alive."""
         message = b""
         with suppress(ConnectionError):  # all processes ended
             if self.answers.poll(PATIENCE):

@@ -14,7 +14,7 @@ from rheobase.deploy import fold
 from rheobase.models import SpikingNet, build
 from rheobase.paper.result import CPU, Result
 from rheobase.report.charts import Chart
-from rheobase.train.runs import Run, load_data, load_network
+from rheobase.train.runs import Run, load_network
 
 TIMESTEPS = 6
 BATCH = 64  # of images, so that they fit into any memory
@@ -29,10 +29,11 @@ def fig6(*, run: Path | None = None, data: Path | None = None, images: int = 16,
     """Average spikes per neuron and layer in one inference."""
     found: dict[str, list[LayerActivity]] = {}
     if run is not None:
-        recipe = Run(run).recipe()
-        x, _ = first_images(load_data(recipe, data), recipe, images, torch.float32)
+        opened = Run(run)
+        recipe = opened.recipe
+        x, _ = first_images(opened.open_data(data), recipe, images, torch.float32)
         batches = (part.to(device) for part in x.split(BATCH, dim=x.ndim - 4))
-        found[recipe.network] = activity(load_network(run).float().to(device), batches, recipe.timesteps)
+        found[recipe.network] = activity(load_network(opened).float().to(device), batches, recipe.timesteps)
         source = f"{x.shape[-4]} test images of {recipe.data}, trained network, T = {recipe.timesteps}"
     else:
         for name, size in (("resnet19", 32), ("resnet34_large", 64)):
@@ -66,10 +67,11 @@ def table6(
 ) -> Result:
     """Additions and multiplications of one inference, beside the twin without spikes."""
     if run is not None:
-        recipe = Run(run).recipe()
+        opened = Run(run)
+        recipe = opened.recipe
         name, timesteps = recipe.network, recipe.timesteps
-        network: SpikingNet = load_network(run).float()
-        x, _ = first_images(load_data(recipe, data), recipe, images, torch.float32)
+        network = load_network(opened).float()
+        x, _ = first_images(opened.open_data(data), recipe, images, torch.float32)
         source = f"{x.shape[-4]} test images of {recipe.data}, trained {name}, T = {timesteps}"
     else:
         name, timesteps = "resnet19", TIMESTEPS

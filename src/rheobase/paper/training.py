@@ -137,9 +137,9 @@ def first_sixth(
     torch.manual_seed(0)
     network = build(
         "plain20",
-        num_classes=len(dataset.classes),
-        in_channels=dataset.channels,
-        image_size=dataset.size,
+        num_classes=len(dataset.info.classes),
+        in_channels=dataset.info.channels,
+        image_size=dataset.info.size,
         decay=decay,
         v_th=V_TH,
         width=width,
@@ -162,12 +162,12 @@ def recipe_for(dataset: Dataset, device: torch.device) -> Recipe:
     """The demo's, with the loss and the batch of the paper; on CIFAR-10 with its augmentation."""
     recipe = replace(
         recipes.get("demo"),
-        data=dataset.name,
+        data=dataset.info.name,
         batch_size=BATCH,
         loss="mean",
         precision=PRECISION.get(device.type, "fp32"),
     )
-    return recipe if dataset.name == "digits" else replace(recipe, padding=4, flip=True)
+    return recipe if dataset.info.name == "digits" else replace(recipe, padding=4, flip=True)
 
 
 def broken(failed: list[dict[str, str]]) -> list[str]:
@@ -180,7 +180,7 @@ def table(name: str, runs: list[Path]) -> Result:
     rows: list[dict[str, Any]] = []
     if runs:
         for folder in runs:
-            recipe, metrics = Run(folder).recipe(), Run(folder).rows()
+            recipe, metrics = Run(folder).recipe, Run(folder).rows()
             tested = [row["test_accuracy"] for row in metrics if "test_accuracy" in row]
             if not tested:
                 raise ValueError(f"{folder} has no test accuracy yet; let its first evaluation finish")

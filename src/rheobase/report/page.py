@@ -22,8 +22,7 @@ def render(data: Mapping[str, Any]) -> str:
         _gradients(data["gradients"]),
         _samples(data["samples"], data["classes"]),
         _membranes(data["membranes"]),
-        _operations(data["operations"], recipe["timesteps"]),
-        _network(data["graph"], data["layers"]),
+        *_folded(data),
         _reproduce(data["command"], data["environment"]),
     ]
     source = f"{recipe['data']} (simulated recordings)" if data["simulated"] else recipe["data"]
@@ -35,18 +34,28 @@ def render(data: Mapping[str, Any]) -> str:
     )
 
 
+def _folded(data: Mapping[str, Any]) -> list[str]:
+    """What is known of the folded network, or why it is not."""
+    if data["operations"] is None:
+        return [_section("Operations and energy", f"not known: {data['not_folded']}", "")]
+    return [_operations(data["operations"], data["recipe"]["timesteps"]), _network(data["graph"], data["layers"])]
+
+
 def _facts(data: Mapping[str, Any]) -> str:
     tested = [row["test_accuracy"] for row in data["rows"] if "test_accuracy" in row]
     done, layers = data["operations"], data["layers"]
     neurons = sum(layer["neurons"] for layer in layers)
-    rate = sum(layer["rate"] * layer["neurons"] for layer in layers) / neurons
+    rate = sum(layer["rate"] * layer["neurons"] for layer in layers) / max(1, neurons)
     facts = {
         "test accuracy, last epoch": f"{100 * tested[-1]:.2f} %" if tested else "none yet",
         "best epoch": f"{100 * max(tested):.2f} %" if tested else "none yet",
         "spikes per neuron and step": f"{rate:.3f}",
-        "energy per image, 45 nm": _joule(done["joule"]),
-        "the same without spikes": _joule(done["dense_joule"]),
     }
+    if done is not None:
+        facts |= {
+            "energy per image, 45 nm": _joule(done["joule"]),
+            "the same without spikes": _joule(done["dense_joule"]),
+        }
     return "".join(f"<div><dt>{escape(k)}</dt><dd>{escape(v)}</dd></div>" for k, v in facts.items())
 
 

@@ -7,28 +7,32 @@ import torch
 from torch import nn
 
 from rheobase.data.feed import Feed
-from rheobase.deploy import shipped
 from rheobase.deploy.network import Network
-from rheobase.tasks.open import input_dtype, open_file, recipe_of
+from rheobase.tasks.open import about, input_dtype, open_file, open_run
 from rheobase.train import Evaluation, choose_device, evaluate
-from rheobase.train.runs import Run, load_data, load_network
+from rheobase.train.parts import Parts
+from rheobase.train.runs import Run, load_network, open_data
 from rheobase.train.step import DTYPES
 
 
 def evaluate_run(
-    source: Path, *, data: Path | None = None, timesteps: int | None = None, device: str = "auto"
+    source: Path | Run, *, data: Path | None = None, timesteps: int | None = None, device: str = "auto"
 ) -> Evaluation:
     """Measure the trained network of a run, or a deployed one, at its own or another number of timesteps."""
-    source, where = shipped.find(source), choose_device(device)
+    where, found = choose_device(device), source if isinstance(source, Run) else open_run(source)
     network: nn.Module
-    if source.is_dir():
-        recipe, network = Run(source).recipe(), load_network(source)
-        dtype = DTYPES.get(recipe.precision, torch.float32)
+    if isinstance(found, Run):
+        recipe, record, owner, parts = found.recipe, found.data, found.folder, found.parts
+        network, dtype = load_network(found), DTYPES.get(recipe.precision, torch.float32)
     else:
-        deployed = open_file(source)
+        deployed = open_file(found)
         if not isinstance(deployed, Network):
-            raise ValueError(f"{source} keeps its spikes to itself; evaluate the run it came from")
-        recipe, network, dtype = replace(recipe_of(deployed), precision="fp32"), deployed, input_dtype(deployed)
+            raise ValueError(f"{source} is a file that does not show its spikes; evaluate the run it was exported from")
+        stated, owner = about(deployed, found), found
+        recipe, record = replace(stated.recipe, precision="fp32"), stated.data
+        network, dtype, parts = deployed, input_dtype(deployed), Parts.of(recipe)
     if timesteps is not None:
         recipe = replace(recipe, timesteps=timesteps, short_epochs=0)
-    return evaluate(network.to(where, dtype), Feed(load_data(recipe, data), recipe, where, dtype), recipe)
+    dataset = open_data(recipe, record, data, owner, loader=parts.data)
+    feed = Feed(dataset, recipe, where, dtype)
+    return evaluate(network.to(where, dtype), feed, recipe, loss=parts.loss)

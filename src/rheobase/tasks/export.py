@@ -2,33 +2,48 @@
 
 import copy
 from pathlib import Path
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rheobase.data import Dataset
-from rheobase.data.feed import as_seen, first_images
+from rheobase.data.feed import first_images, preprocessed
 from rheobase.deploy.agreement import Agreement, agreement, record
 from rheobase.deploy.network import Network
-from rheobase.models import SpikingNet
+from rheobase.deploy.quantize import quantize
 from rheobase.recipes import Recipe
-from rheobase.train.runs import Run, load_data
+from rheobase.tasks.open import about, open_run
+from rheobase.train.runs import Run, open_data
 
 CALIBRATION_IMAGES, SAMPLE_IMAGES = 256, 64
+
+
+def write(
+    network: Network, target: Path, module: Any, source: Path, *, int8: bool, data: Path | None, **options: Any
+) -> None:
+    """Write the folded network of `source` to `target` by the `module` of its format, in integers if asked."""
+    stated = about(network, source)
+    if int8:
+        found = open_run(source)
+        loader = found.parts.data if isinstance(found, Run) else None
+        dataset = open_data(stated.recipe, stated.data, data, source, loader=loader)
+        network = quantize(network, calibration_images(dataset, stated.recipe))
+    module.write(network, target, stated.data.shape, **options)
 
 
 def calibration_images(dataset: Dataset, recipe: Recipe) -> Tensor:
     """Training images as the network sees them in use: not augmented, no labels."""
     n = len(dataset.train)
     index = torch.arange(min(CALIBRATION_IMAGES, n)) * n // min(CALIBRATION_IMAGES, n)  # from everywhere
-    return as_seen(dataset, recipe, dataset.train, index, torch.float64)[0]
+    return preprocessed(dataset, recipe, dataset.train, index, torch.float64)[0]
 
 
-def precisions(run: Run, data: Path | None, model: SpikingNet, network: Network) -> dict[str, Agreement]:
+def precisions(run: Run, data: Path | None, model: nn.Module, network: Network) -> dict[str, Agreement]:
     """How far the folded network agrees with the trained one (in float64) on test images, by its precision."""
-    recipe = run.recipe()
-    dataset, timesteps = load_data(recipe, data), recipe.timesteps
-    x, _ = first_images(dataset, recipe, SAMPLE_IMAGES, torch.float64)
+    recipe = run.recipe
+    timesteps = recipe.timesteps
+    x, _ = first_images(run.open_data(data), recipe, SAMPLE_IMAGES, torch.float64)
     expected = record(copy.deepcopy(model).double(), x, timesteps)
     return {
         str(dtype).removeprefix("torch."): agreement(

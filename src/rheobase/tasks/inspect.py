@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rheobase.analysis.activity import activity, findings
 from rheobase.analysis.distributions import histogram, potentials
@@ -14,7 +14,7 @@ from rheobase.analysis.isometry import isometry
 from rheobase.analysis.operations import operations
 from rheobase.analysis.sizes import default_input
 from rheobase.analysis.somas import observable, settle, somas
-from rheobase.data import SIMULATED
+from rheobase.data import DataInfo
 from rheobase.data.feed import first_images
 from rheobase.deploy import fold
 from rheobase.deploy.network import LIF, Network
@@ -22,65 +22,73 @@ from rheobase.models import SpikingNet, build
 from rheobase.nn import Soma, watched
 from rheobase.recipes import RECIPES, Recipe
 from rheobase.tasks.gradients import gradient_norms
-from rheobase.train.runs import Run, load_data, load_network
+from rheobase.train.runs import Run, load_network
 
 BATCH, FEW, SAMPLES, NEURONS = 32, 8, 6, 8
 
 
-def inspect_run(folder: Path, *, data: Path | None = None, images: int = 360) -> dict[str, Any]:
+def inspect_run(run: Run, *, data: Path | None = None, images: int = 360) -> dict[str, Any]:
     """Measure the trained network of a run on its first test images."""
-    run = Run(folder)
-    recipe, network = run.recipe(), load_network(folder).float()
-    description = run.data()
-    x, labels = first_images(load_data(recipe, data), recipe, images, torch.float32)
+    recipe, network = run.recipe, load_network(run).float()
+    dataset = run.open_data(data)
+    info = dataset.info
+    x, labels = first_images(dataset, recipe, images, torch.float32)
     few, exact = _first(x, FEW), replace(recipe, precision="fp32")
-    folded = fold(network)
     layers = activity(network, _batches(x), recipe.timesteps)
-    counted = operations(folded, few, recipe.timesteps if x.ndim == 4 else None)
     logits = _logits(network, x, _longest(recipe.timesteps, x))
-    additions, multiplications = counted.count()
     return {
-        "folder": folder.name,
+        "folder": run.folder.name,
         "recipe": asdict(recipe),
-        "simulated": recipe.data in SIMULATED,
+        "simulated": info.simulated,
         "command": _command(recipe),
-        "classes": list(description["classes"]),
+        "classes": list(info.classes),
         "environment": run.read("environment.json"),
         "rows": run.rows(),
         "images": len(labels),
-        "confusion": _confusion(logits[: recipe.timesteps].mean(0).argmax(1), labels, len(description["classes"])),
+        "confusion": _confusion(logits[: recipe.timesteps].mean(0).argmax(1), labels, len(info.classes)),
         "accuracy_by_timesteps": [
             float((logits[:t].mean(0).argmax(1) == labels).double().mean()) for t in range(1, len(logits) + 1)
         ],
         "layers": [asdict(layer) | {"rate": layer.rate, "spikes": layer.spikes} for layer in layers],
         "findings": findings(layers),
         "membranes": _membranes(network, few, recipe.timesteps),
-        "operations": {
-            "layers": [asdict(layer) for layer in counted.layers],
-            "dense": counted.dense,
-            "additions": additions,
-            "multiplications": multiplications,
-            "bias": sum(layer.bias for layer in counted.layers),
-            "neuron_updates": counted.neuron_updates,
-            "joule": counted.energy(),
-            "dense_joule": counted.dense_energy(),
-        },
+        **_deployed(network, few, recipe.timesteps),
         # of a copy: training mode moves the running statistics
         "gradients": asdict(gradient_norms(copy.deepcopy(network), [(few, labels[:FEW])], exact, learn=False)),
-        "graph": _graph(folded, few[..., :1, :, :, :], recipe.timesteps),
-        "samples": _samples(network, x, labels, logits[: recipe.timesteps], description, recipe.timesteps),
+        "samples": _samples(network, x, labels, logits[: recipe.timesteps], info, recipe.timesteps),
     }
+
+
+def _deployed(network: nn.Module, x: Tensor, timesteps: int) -> dict[str, Any]:
+    """Operations and wiring of the folded network; None, and the reason, for a network that cannot be folded."""
+    try:
+        folded = fold(network)
+    except ValueError as error:
+        return {"operations": None, "graph": None, "not_folded": str(error)}
+    counted = operations(folded, x, timesteps if x.ndim == 4 else None)
+    additions, multiplications = counted.count()
+    done = {
+        "layers": [asdict(layer) for layer in counted.layers],
+        "dense": counted.dense,
+        "additions": additions,
+        "multiplications": multiplications,
+        "bias": sum(layer.bias for layer in counted.layers),
+        "neuron_updates": counted.neuron_updates,
+        "joule": counted.energy(),
+        "dense_joule": counted.dense_energy(),
+    }
+    return {"operations": done, "graph": _graph(folded, x[..., :1, :, :, :], timesteps), "not_folded": None}
 
 
 def inspect_network(name: str, *, images: int = 8, timesteps: int = 2, probes: int = 2) -> dict[str, Any]:
     """Will this train? Isometry, gradient norms and firing rates of an untrained network, on noise."""
     torch.manual_seed(0)
-    network = build(name)
     channels, size, _ = default_input(name)
     size = min(size, 64)  # networks for larger images take any size
+    network = build(name, num_classes=max(images, 10), in_channels=channels, image_size=size)
     x, labels = torch.randn(images, channels, size, size), torch.arange(images)
     settle(network, x, timesteps)
-    blocks = isometry(network, x, timesteps, probes=probes)
+    blocks = isometry(network, x, timesteps, probes=probes) if isinstance(network, SpikingNet) else []
     layers = activity(network, [x], timesteps)
     recipe = Recipe(name=name, data="noise", network=name, timesteps=timesteps, epochs=1, batch_size=images)
     gradients = gradient_norms(network, [(x, labels)], recipe, learn=False)
@@ -95,11 +103,16 @@ def inspect_network(name: str, *, images: int = 8, timesteps: int = 2, probes: i
 
 
 def _verdict(phis: list[float], ratio: float) -> list[str]:
-    product = torch.tensor(phis).log().sum().exp().item()
-    trend = "keeps its size" if 0.1 < product < 10 else "shrinks" if product <= 0.1 else "grows"
+    sentences = []
+    if phis:  # only the blocks of a SpikingNet are known
+        product = torch.tensor(phis).log().sum().exp().item()
+        trend = "keeps its size" if 0.1 < product < 10 else "shrinks" if product <= 0.1 else "grows"
+        sentences.append(
+            f"phi is {min(phis):.2f} to {max(phis):.2f} per block: over {len(phis)} blocks the squared gradient "
+            f"{trend} (factor {product:.2g})"
+        )
     return [
-        f"phi is {min(phis):.2f} to {max(phis):.2f} per block: over {len(phis)} blocks the squared gradient {trend} "
-        f"(factor {product:.2g})",
+        *sentences,
         f"the gradient in the first layer is {ratio:.2g} times that in the last: "
         + ("this will train" if 1e-3 < ratio < 1e3 else "this will be hard to train"),
     ]
@@ -129,7 +142,7 @@ def _longest(timesteps: int, x: Tensor) -> int:
 
 
 @torch.no_grad()
-def _logits(network: SpikingNet, x: Tensor, timesteps: int) -> Tensor:
+def _logits(network: nn.Module, x: Tensor, timesteps: int) -> Tensor:
     """[T, N, K]; the first t steps are those of a run with t steps, since nothing looks ahead."""
     return torch.cat([network(part, timesteps) for part in _batches(x)], dim=1)
 
@@ -139,7 +152,7 @@ def _confusion(predicted: Tensor, labels: Tensor, classes: int) -> list[list[int
 
 
 @torch.no_grad()
-def _membranes(network: SpikingNet, x: Tensor, timesteps: int) -> dict[str, Any]:
+def _membranes(network: nn.Module, x: Tensor, timesteps: int) -> dict[str, Any]:
     """Histogram of the potential of every layer, from -4 to 4 thresholds."""
     law = observable(network).eval()
     found: dict[str, Any] = {}
@@ -188,7 +201,7 @@ def _route(network: Network, name: str) -> dict[str, str]:
 
 @torch.no_grad()
 def _samples(
-    network: SpikingNet, x: Tensor, labels: Tensor, logits: Tensor, description: dict[str, Any], timesteps: int
+    network: nn.Module, x: Tensor, labels: Tensor, logits: Tensor, info: DataInfo, timesteps: int
 ) -> list[dict[str, Any]]:
     """A few images, half of them misclassified where there are such, with the spikes of some neurons."""
     right = logits.mean(0).argmax(1) == labels
@@ -199,7 +212,7 @@ def _samples(
     picked = x[chosen] if x.ndim == 4 else x[:, chosen]
     with watched(network, layers, spikes.__setitem__):
         network(picked, timesteps if x.ndim == 4 else None)
-    mean, std = (torch.tensor(description[key]).view(-1, 1, 1) for key in ("mean", "std"))
+    mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (info.mean, info.std))
     samples = []
     for i, image in enumerate(chosen):
         shown = picked[i] if x.ndim == 4 else picked[:, i].mean(0)

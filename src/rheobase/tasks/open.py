@@ -1,49 +1,46 @@
 """The network behind a path: of a run, in a file, or one that comes with the package; and what it was trained on."""
 
-from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
-from rheobase.deploy import shipped
+from rheobase.data import DataInfo
+from rheobase.deploy import formats, shipped
 from rheobase.deploy.folding import fold
-from rheobase.deploy.formats import native, nir, onnx
+from rheobase.deploy.formats import onnx
 from rheobase.deploy.network import Network
-from rheobase.models import SpikingNet
 from rheobase.recipes import Recipe
 from rheobase.train.runs import Run, load_network
 
 
-def folded(run: Run) -> tuple[SpikingNet, Network]:
+@dataclass(frozen=True)
+class About:
+    """What a network was trained by and on."""
+
+    recipe: Recipe
+    data: DataInfo
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"recipe": asdict(self.recipe), "data": self.data.as_dict()}
+
+
+def about(network: Network | onnx.Session, source: object) -> About:
+    """What the network in `source` says of itself."""
+    recipe, data = network.info.get("recipe"), network.info.get("data")
+    if not isinstance(recipe, dict) or not isinstance(data, dict):
+        raise ValueError(f"{source} does not say what it was trained on; export it again from its run")
+    return About(Recipe.of(recipe, source), DataInfo.of(data, source))
+
+
+def folded(run: Run) -> tuple[nn.Module, Network]:
     """The trained network of a run, and its folded version, which knows what it was trained on."""
-    model = load_network(run.folder)
+    model = load_network(run)
     network = fold(model)
-    network.info.update(describe(run))
+    network.info.update(About(run.recipe, run.data).as_dict())
     return model, network
-
-
-def describe(run: Run) -> dict[str, Any]:
-    recipe = run.recipe()
-    data = run.data()
-    return {
-        "recipe": asdict(recipe),
-        "network": recipe.network,
-        "data": recipe.data,
-        "timesteps": recipe.timesteps,
-        "shape": [data["channels"], data["size"], data["size"]],
-        "classes": list(data["classes"]),
-        "mean": data["mean"],
-        "std": data["std"],
-    }
-
-
-def recipe_of(network: Network | onnx.Session) -> Recipe:
-    """What a deployed network was trained by."""
-    if "recipe" not in network.info:
-        raise ValueError("this network does not say its recipe; export it again from its run")
-    return Recipe.of(network.info["recipe"], "this network")
 
 
 def input_dtype(network: Network | onnx.Session) -> torch.dtype:
@@ -52,17 +49,16 @@ def input_dtype(network: Network | onnx.Session) -> torch.dtype:
 
 def open_file(path: Path) -> Network | onnx.Session:
     """The network in a file that `fold` or `export` wrote."""
-    readers: dict[str, Callable[[Path], Network | onnx.Session]] = {
-        ".safetensors": native.load,
-        ".nir": nir.load,
-        ".onnx": onnx.Session,
-    }
-    if path.suffix not in readers:
-        raise ValueError(f"{path}: expected a file that ends in {', '.join(readers)}")
-    return readers[path.suffix](path)
+    return formats.of_file(path).load(path)
 
 
-def open_network(source: Path) -> Network | onnx.Session:
-    """The folded network of a run, the network in a file, or the one of that name that comes with the package."""
+def open_run(source: Path) -> Run | Path:
+    """The run in a folder; or else the file there, or of the network of that name that comes with the package."""
     found = shipped.find(source)
-    return folded(Run(found))[1] if found.is_dir() else open_file(found)
+    return Run(found) if found.is_dir() else found
+
+
+def open_network(source: Path | Run) -> Network | onnx.Session:
+    """The folded network of a run, the network in a file, or the one of that name that comes with the package."""
+    found = source if isinstance(source, Run) else open_run(source)
+    return folded(found)[1] if isinstance(found, Run) else open_file(found)

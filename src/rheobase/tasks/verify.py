@@ -1,6 +1,7 @@
 """Runs and files side by side: what a trained network and its deployed versions do on real data."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,11 +11,12 @@ from torch import Tensor
 from rheobase.data.feed import Feed, first_images
 from rheobase.deploy import nirfile
 from rheobase.deploy.agreement import Agreement, Record, agreement, record
+from rheobase.deploy.formats import nir
 from rheobase.deploy.network import Network
 from rheobase.deploy.simulate import Operations, simulate
 from rheobase.functional import readout
-from rheobase.tasks.open import describe, open_file
-from rheobase.train.runs import Run, load_data, load_network
+from rheobase.tasks.open import About, about, open_file
+from rheobase.train.runs import Run, load_network
 
 LOSS, LOSS_INT8 = 0.0005, 0.003  # of accuracy
 SAME_PREDICTIONS = 0.99
@@ -93,34 +95,55 @@ def verify(
 
     That of the trained network is measured too, unless it is known.
     """
-    network, model = open_file(path), load_network(run.folder)
-    recipe, description = run.recipe(), describe(run)
+    graph = nirfile.read(path) if path.suffix == nir.SUFFIX else None  # parsed once, for torch and the simulator
+    network = open_file(path) if graph is None else nir.from_graph(graph, str(path))
+    model, recipe = load_network(run), run.recipe
     timesteps = recipe.timesteps
-    for key in ("network", "shape", "classes", "timesteps", "mean", "std"):
-        if network.info.get(key) != description[key]:
-            raise ValueError(f"{path} is of another {key} than {run.folder}; give the run that it was exported from")
-    dataset = load_data(recipe, data)
+    _refuse_another(path, about(network, path), run, About(recipe, run.data))
+    dataset = run.open_data(data)
     simulation = None
 
     x, _ = first_images(dataset, recipe, images, torch.float64)
     expected = record(model.double(), x, timesteps)
     if isinstance(network, Network):
         own = record(network.double(), x, timesteps)
-        if path.suffix == ".nir" and simulated:
-            simulation = _simulation(nirfile.read(path), own, x, timesteps, min(simulated, x.shape[-4]))
-    else:  # ONNX keeps its spikes to itself
+        if graph is not None and simulated:
+            simulation = _simulation(graph, own, x, timesteps, min(simulated, x.shape[-4]))
+    else:  # an ONNX file does not show its spikes
         expected, own = Record({}, expected.logits), Record({}, network(x, timesteps).double())
 
     dtype = torch.float64 if network.integer else torch.float32
     deployed = network.to(device, dtype) if isinstance(network, Network) else network
     where = device if isinstance(network, Network) else torch.device("cpu")
-    if trained is None:
-        trained = accuracy(
-            model.to(device, torch.float32), Feed(dataset, recipe, device, torch.float32).testing(), timesteps
-        )
-    own_accuracy = accuracy(deployed, Feed(dataset, recipe, where, dtype).testing(), timesteps)
+    with true_float32():
+        if trained is None:
+            batches = Feed(dataset, recipe, device, torch.float32).testing()
+            trained = accuracy(model.to(device, torch.float32), batches, timesteps)
+        own_accuracy = accuracy(deployed, Feed(dataset, recipe, where, dtype).testing(), timesteps)
     logits = _difference(expected.logits, own.logits)
     return Verification(agreement(expected, own), logits, trained, own_accuracy, network.integer, simulation)
+
+
+@contextmanager
+def true_float32() -> Iterator[None]:
+    """No TF32 in convolutions meanwhile: its 10 bits of mantissa would flip spikes."""
+    before, torch.backends.cudnn.allow_tf32 = torch.backends.cudnn.allow_tf32, False
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.allow_tf32 = before
+
+
+def _refuse_another(path: Path, stated: About, run: Run, own: About) -> None:
+    for what, one, other in (
+        ("another network", stated.recipe.network, own.recipe.network),
+        ("another number of timesteps", stated.recipe.timesteps, own.recipe.timesteps),
+        ("images of another shape", stated.data.shape, own.data.shape),
+        ("other classes", stated.data.classes, own.data.classes),
+        ("another normalisation", (stated.data.mean, stated.data.std), (own.data.mean, own.data.std)),
+    ):
+        if one != other:
+            raise ValueError(f"{path} has {what} than {run.folder}; give the run that it was exported from")
 
 
 def _difference(expected: Tensor, found: Tensor) -> float:

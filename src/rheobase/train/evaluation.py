@@ -51,4 +51,4 @@ def evaluate(
     total, correct, n = team.sum(totals).tolist()
     firing_rates = (team.sum(rates) / n).tolist()
     rates_by_name = dict(zip(somas, firing_rates, strict=True))
-    return Evaluation(total / n, correct / n, rates_by_name, recipe.data in SIMULATED)
+    return Evaluation(total / n, correct / n, rates_by_name, feed.info.simulated)

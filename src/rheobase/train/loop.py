@@ -62,8 +62,8 @@ def fit(
 
         def images() -> Dataset:
             if earlier is not None:
-                return earlier.open_data(data, download=download, refuse=True)
-            return load_data(recipe, data, parts, download=download and team.leads)
+                return earlier.open_data(data, resume=True, download=download)
+            return load_data(recipe, data, parts.data, download=download)
 
         # a download is for one process to do, before the others look
         found = images() if team.leads else None

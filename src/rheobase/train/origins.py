@@ -5,17 +5,19 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from rheobase.files import atomic_write
+from rheobase.files import write_json
+from rheobase.plugins import Plugin
 from rheobase.recipes import Recipe
 from rheobase.train.parts import Parts
 
 FILE, SOURCES = "plugins.json", "plugins"
 
 
-def keep(folder: Path, recipe: Recipe, parts: Parts) -> None:
+def keep(folder: Path, recipe: Recipe, parts: Parts, given: dict[str, Any]) -> None:
     """Write which parts of the run in `folder` come from which plugin, and the sources of these."""
     entries = []
-    for setting, plugin in parts.origins().items():
+    handed = {setting: Plugin("", {}) for setting in given}  # a data set has no source of its own
+    for setting, plugin in (handed | parts.origins()).items():
         digest = plugin.sha256
         entries.append({"part": setting, "name": getattr(recipe, setting), "plugin": plugin.name, "sha256": digest})
         for name, content in plugin.sources.items():
@@ -23,8 +25,7 @@ def keep(folder: Path, recipe: Recipe, parts: Parts) -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
     if entries:
-        with atomic_write(folder / FILE) as part:
-            part.write_text(json.dumps(entries, indent=1) + "\n")
+        write_json(folder / FILE, entries)
 
 
 def find(folder: Path, recipe: Recipe, given: dict[str, Any]) -> Parts:
@@ -33,10 +34,10 @@ def find(folder: Path, recipe: Recipe, given: dict[str, Any]) -> Parts:
     for setting in Parts.missing(recipe, **given):
         if setting in kept:
             plugin = kept[setting]["plugin"]
-            raise ValueError(
-                f"{folder} needs the {setting} '{getattr(recipe, setting)}' of {plugin}; "
-                f"name it with --plugin {plugin}, or hand the object over in Python"
-            )
+            what = f"{folder} needs the {setting} '{getattr(recipe, setting)}'"
+            if not plugin:
+                raise ValueError(f"{what}, which was handed over in Python; do so again")
+            raise ValueError(f"{what} of {plugin}; name it with --plugin {plugin}")
     parts = Parts.of(recipe, **given)
     for setting, origin in parts.origins().items():
         if setting in kept and kept[setting]["sha256"] != origin.sha256:

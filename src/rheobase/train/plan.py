@@ -17,6 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from rheobase.data import DataInfo, expected
 from rheobase.kernels import fused
 from rheobase.recipes import Recipe
 from rheobase.train.optimizers import make_optimizer
@@ -27,37 +28,21 @@ RESERVED_GIB = 1.0  # of a GPU's memory, for CUDA itself and gaps between alloca
 WORKSPACE = 240 * 2**20  # of cuDNN and cuBLAS: steps were seen to take 50 to 360 MiB on an H200
 CPU = torch.device("cpu")
 BLOCK = 512  # the CUDA allocator hands out multiples of this
-# classes, channels, size (0: that of the recipe), whether samples are sequences
-DATA = {
-    "digits": (10, 1, 8, False),
-    "cifar10": (10, 3, 32, False),
-    "cifar100": (100, 3, 32, False),
-    "imagenet": (1000, 3, 0, False),
-    "folder": (10, 3, 0, False),
-    "dvsgesture": (11, 2, 32, True),
-    "dvscifar10": (10, 2, 42, True),
-    "dvscifar10-simulated": (10, 2, 42, True),
-    "nmnist": (10, 2, 34, True),
-    "digits-dvs": (10, 2, 16, True),
-    "mnist": (10, 1, 28, False),
-    "fashion-mnist": (10, 1, 28, False),
-}
 
 
-def peak_bytes(recipe: Recipe, batch: int) -> int:
-    """The most memory that a training step of `batch` images takes at one time on one GPU."""
-    return tensor_bytes(recipe, batch) + WORKSPACE
+def peak_bytes(recipe: Recipe, batch: int, data: DataInfo | None = None) -> int:
+    """The most memory that a training step of `batch` images takes at one time on one GPU.
+
+    `data` is the record of the data set; without it, what is known of that of the recipe without its files.
+    """
+    return tensor_bytes(recipe, batch, data) + WORKSPACE
 
 
-def tensor_bytes(recipe: Recipe, batch: int) -> int:
+def tensor_bytes(recipe: Recipe, batch: int, data: DataInfo | None = None) -> int:
     """The part of `peak_bytes` that tensors take."""
-    if recipe.data not in DATA:
-        raise ValueError(f"the shape of data set '{recipe.data}' is not known; choose one of {', '.join(DATA)}")
-    classes, channels, size, sequences = DATA[recipe.data]
-    size = size or recipe.image_size
-    shape = (batch, channels, size, size)
+    data = data or expected(recipe.data, size=recipe.image_size, timesteps=recipe.timesteps)
+    shape = (recipe.timesteps, batch, *data.shape) if data.timesteps else (batch, *data.shape)
     dtype = DTYPES.get(recipe.precision, torch.float32)
-    data = {"classes": range(classes), "channels": channels, "size": size}
     with _bodiless_kernels(), FakeTensorMode(), _Storages() as storages:
         with _default_dtype(dtype):  # fake parameters cannot be converted afterwards
             network = network_for(recipe, data)
@@ -65,7 +50,7 @@ def tensor_bytes(recipe: Recipe, batch: int) -> int:
         optimizer = make_optimizer(network, recipe, CPU)
         scaler = torch.amp.GradScaler("cpu", enabled=False)
         step = make_step(network, optimizer, scaler, recipe, recipe.timesteps, average)
-        images = torch.empty(recipe.timesteps, *shape, dtype=dtype) if sequences else torch.empty(shape, dtype=dtype)
+        images = torch.empty(shape, dtype=dtype)
         labels = torch.empty(batch, dtype=torch.long)
         step(images, labels)  # makes the optimiser's state
         storages.peak = 0
@@ -73,12 +58,12 @@ def tensor_bytes(recipe: Recipe, batch: int) -> int:
     return storages.peak
 
 
-def largest_batch(recipe: Recipe, memory_bytes: int) -> int:
+def largest_batch(recipe: Recipe, memory_bytes: int, data: DataInfo | None = None) -> int:
     """The largest batch whose peak fits; 0 if not even two images do."""
     few, batch = 2, 64
-    at_few = peak_bytes(recipe, few)
+    at_few = peak_bytes(recipe, few, data)
     for _ in range(4):  # memory is nearly, not quite, proportional to the batch
-        per_image = (peak_bytes(recipe, batch) - at_few) / (batch - few)
+        per_image = (peak_bytes(recipe, batch, data) - at_few) / (batch - few)
         better = int(few + (memory_bytes - at_few) / per_image)
         if better <= few or better == batch:
             break

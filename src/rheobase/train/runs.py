@@ -1,77 +1,83 @@
-"""The folder of a run: recipe, data description, environment, metrics, checkpoints. Plain text and safetensors."""
+"""The folder of a run: recipe, record of its data, environment, plugins, metrics, checkpoints. Text and safetensors."""
 
 import json
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from functools import cached_property
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
-from rheobase.data import SIMULATED, Dataset, load
-from rheobase.files import atomic_write, finite_or_null, strict_json, write_json
-from rheobase.models import SpikingNet, build
+from rheobase.data import DataInfo, Dataset, load
+from rheobase.files import atomic_write, strict_json, write_json
+from rheobase.models import build
+from rheobase.plugins import Part
 from rheobase.recipes import Recipe
-from rheobase.train import checkpoint
-from rheobase.train.record import write_result
+from rheobase.train import checkpoint, origins
+from rheobase.train.parts import Parts
+from rheobase.train.record import record
 
 Row = dict[str, Any]  # the metrics of one epoch
 
 
 class Run:
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    """What is in the folder of a run. Parts that its recipe names may be `given`, under the names of its settings."""
+
+    def __init__(self, folder: Path, **given: Any) -> None:
+        self.folder, self.given = folder, given
         self.checkpoints = folder / "checkpoints"
         self.metrics = folder / "metrics.jsonl"
 
     @classmethod
-    def create(cls, folder: Path | None, recipe: Recipe, dataset: Dataset, device: torch.device) -> "Run":
+    def create(cls, folder: Path | None, recipe: Recipe, data: DataInfo, device: torch.device, **given: Any) -> "Run":
         """A new run in `folder`, or else in the first free `runs/<recipe>-<number>`."""
         if folder is not None and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise ValueError(f"{folder} is not an empty folder; choose another one, or resume the run in it")
-        description = {
-            "name": dataset.name,
-            "simulated": dataset.name in SIMULATED,
-            "classes": dataset.classes,
-            "channels": dataset.channels,
-            "size": dataset.size,
-            "mean": dataset.mean,
-            "std": dataset.std,
-        }
-        with torch.device("meta"):  # a network that cannot be built must not leave a folder behind
-            network_for(recipe, description)
+        parts = Parts.of(recipe, **given)
         try:
             folder = folder or _own_folder(recipe.name)
             folder.mkdir(parents=True, exist_ok=True)
-            write_result(folder / "environment.json", {}, device=device, seed=recipe.seed)
-            write_json(folder / "data.json", description)
+            write_json(folder / "environment.json", record(device=device, seed=recipe.seed, data=data.fingerprint))
+            write_json(folder / "data.json", data.as_dict())
+            origins.keep(folder, recipe, parts, given)
             write_json(folder / "recipe.json", asdict(recipe))  # the last one: it makes the folder a run
         except OSError as error:
             where = folder or Path("runs")
             raise OSError(f"cannot write to {where}: {error.strerror}; choose another folder with --out") from error
-        return cls(folder)
+        return cls(folder, **given)
 
+    @cached_property
     def recipe(self) -> Recipe:
         return Recipe.of(self.read("recipe.json"), self.folder / "recipe.json")
 
-    def data(self) -> dict[str, Any]:
+    @cached_property
+    def data(self) -> DataInfo:
         """What it was trained on."""
-        found = self.read("data.json")
-        for key in ("name", "classes", "channels", "size", "mean", "std"):
-            if key not in found:
-                raise ValueError(f"{self.folder / 'data.json'} has no {key}; restore it or start the run again")
-        return found
+        return DataInfo.of(self.read("data.json"), self.folder / "data.json")
 
-    def network(self) -> SpikingNet:
-        """The network of this run, without its weights, in the memory order that convolutions prefer."""
-        network = network_for(self.recipe(), self.data())
-        return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    @cached_property
+    def parts(self) -> Parts:
+        """What its recipe names; a plugin that has them must have been loaded."""
+        return origins.find(self.folder, self.recipe, self.given)
+
+    def open_data(self, path: Path | None, *, resume: bool = False, download: bool = False) -> Dataset:
+        """The data that it was trained on, in `path`; see `open_data`."""
+        return open_data(
+            self.recipe, self.data, path, self.folder, loader=self.parts.data, resume=resume, download=download
+        )
+
+    def network(self) -> nn.Module:
+        """The network of this run, without its weights."""
+        return network_for(self.recipe, self.data, self.parts)
 
     @contextmanager
     def claimed(self) -> Iterator[None]:
-        """For one process at a time: the system releases it at the end of the process, however that comes."""
+        """Hold the run's lock; the system releases it however the process ends."""
         with open(self.folder / ".lock", "w") as file:
             try:
                 import fcntl
@@ -84,9 +90,10 @@ class Run:
             yield
 
     def append(self, row: Row) -> None:
+        line = strict_json(row, f"epoch {row['epoch']}") + "\n"
         try:
             with open(self.metrics, "a") as file:
-                file.write(self._line(row))
+                file.write(line)
         except OSError as error:
             raise OSError(f"cannot write to {self.metrics}: {error.strerror}; the checkpoints are intact") from error
 
@@ -103,11 +110,7 @@ class Run:
         """Forget metrics of epochs after the first `epochs`: they will be run again."""
         rows = [row for row in self.rows() if row["epoch"] <= epochs]
         with atomic_write(self.metrics) as part:
-            part.write_text("".join(map(self._line, rows)))
-
-    def _line(self, row: Row) -> str:
-        """A norm of gradients that overflowed is null: the step was left out."""
-        return strict_json(finite_or_null(row), self.metrics.name) + "\n"
+            part.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
     def read(self, name: str) -> dict[str, Any]:
         """The content of a JSON file of the run."""
@@ -134,31 +137,62 @@ def _own_folder(name: str) -> Path:
     raise AssertionError("numbers do not end")
 
 
-def network_for(recipe: Recipe, data: dict[str, Any]) -> SpikingNet:
-    return build(
-        recipe.network,
-        num_classes=len(data["classes"]),
-        in_channels=data["channels"],
-        image_size=data["size"],
+def network_for(recipe: Recipe, data: DataInfo, parts: Parts | None = None) -> nn.Module:
+    """The network of a recipe for such data, untrained, in the memory order that convolutions prefer."""
+    parts = parts or Parts.of(recipe)
+    ours = recipe.neuron == "lif"  # which every network takes by itself; only others need the parameter soma
+    network: nn.Module = build(
+        parts.network,
+        num_classes=len(data.classes),
+        in_channels=data.channels,
+        image_size=data.size,
         decay=recipe.decay,
         v_th=recipe.v_th,
         width=recipe.width,
         memory=recipe.memory,
+        **({} if ours else {"soma": parts.neuron}),
     )
+    return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
 
-def load_data(recipe: Recipe, path: Path | None, *, download: bool = False) -> Dataset:
-    """The data set of a recipe, from the files in `path`."""
-    return load(recipe.data, path, size=recipe.image_size, timesteps=recipe.timesteps, download=download)
+def load_data(
+    recipe: Recipe, path: Path | None, loader: Dataset | Part | None = None, *, download: bool = False
+) -> Dataset:
+    """The data set of a recipe, or of `loader` in its place, from the files in `path`."""
+    if isinstance(loader, Dataset):
+        return loader
+    return load(loader or recipe.data, path, size=recipe.image_size, timesteps=recipe.timesteps, download=download)
 
 
-def load_network(folder: Path) -> SpikingNet:
-    """The trained network of the run in `folder`, ready for inference."""
-    run = Run(folder)
-    network = run.network()
-    saved = checkpoint.latest(run.checkpoints)
+def open_data(
+    recipe: Recipe,
+    record: DataInfo,
+    path: Path | None,
+    owner: object,
+    *,
+    loader: Dataset | Part | None = None,
+    resume: bool = False,
+    download: bool = False,
+) -> Dataset:
+    """The data for a network of `owner` that was trained on what `record` says; its normalisation decides.
+
+    Data of other classes or shapes are refused. Other content is worth a warning, but must not continue a training.
+    """
+    found = load_data(recipe, path, loader, download=download)
+    record.refuse_others(found.info, owner)
+    if not record.same_content(found.info):
+        what = f"these data are not the ones that {owner} was trained on: labels or content differ"
+        if resume:
+            raise ValueError(f"{what}; continue it with its own data")
+        warnings.warn(what, stacklevel=2)
+    return replace(found, info=replace(found.info, mean=record.mean, std=record.std))
+
+
+def load_network(run: Run) -> nn.Module:
+    """The trained network of a run, ready for inference."""
+    network, saved = run.network(), checkpoint.latest(run.checkpoints)
     if saved is None:
-        raise ValueError(f"{folder} has no checkpoint: no epoch was finished, or weights were not kept")
+        raise ValueError(f"{run.folder} has no checkpoint: no epoch was finished, or weights were not kept")
     weights = saved.tensors["weights"]
     first, _ = next(network.named_parameters())
     try:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from rheobase.data import SIMULATED, load
+from rheobase.data import load
 from rheobase.data.events import simulate
 from rheobase.data.eventset import EventDataset
 from tests.data.recordings import same
@@ -60,7 +60,7 @@ def test_an_edge_that_comes_and_goes() -> None:
 def test_digits_are_said_to_be_simulated() -> None:
     found = load("digits-dvs")
     assert isinstance(found, EventDataset)
-    assert found.name in SIMULATED
+    assert found.info.simulated
     assert found.train.shape == (5, 2, 16, 16)
     assert (len(found.train), len(found.test)) == (1438, 359)
 

@@ -17,7 +17,7 @@ def counter(request: pytest.FixtureRequest) -> Iterator[None]:
     if request.param == "numba":
         module = pytest.importorskip("rheobase.data.events.compiled", reason="needs numba: install rheobase[events]")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(slicing, "_counter", lambda: module.counted)
+        patch.setattr(slicing, "_counter", lambda: module)
         yield
 
 
@@ -115,9 +115,10 @@ def test_impossible_slices(options: dict, message: str) -> None:
 @pytest.mark.parametrize(("name", "value"), [("x", 128), ("y", 99), ("p", 2)])
 def test_events_outside_the_sensor(name: str, value: int) -> None:
     events = recording(4, 9, 128, 99)
-    getattr(events, name)[5] = value
+    columns = {column: getattr(events, column).copy() for column in "txyp"}
+    columns[name][5] = value
     with pytest.raises(ValueError, match=rf"up to {value}.* outside a sensor of 128 x 99"):
-        slices(events, window=5, timesteps=3)
+        Events(**columns, width=128, height=99)
 
 
 def test_windows_beyond_64_bits() -> None:

@@ -6,10 +6,10 @@ import numpy as np
 
 from rheobase.data.events import aedat, binary, npz
 from rheobase.data.events.camera import simulate
-from rheobase.data.events.slicing import slices
+from rheobase.data.events.slicing import count_into, slices
 from rheobase.data.events.stream import Events, OnError, Problems, checked
 
-__all__ = ["Events", "OnError", "decode", "read", "simulate", "slices"]
+__all__ = ["Events", "OnError", "count_into", "decode", "read", "simulate", "slices"]
 
 
 def read(path: Path | str, *, size: tuple[int, int] | None = None, on_error: OnError = "raise") -> Events:

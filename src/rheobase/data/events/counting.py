@@ -15,14 +15,23 @@ def counted(events: Events, edges: NDArray[np.int64], width: int, height: int) -
 
     Counts have 8, 16 or 32 bits, the fewest that hold the largest of them.
     """
-    windows, frame = len(edges) - 1, 2 * height * width
-    cells, per_window = windows * frame, np.diff(edges)
-    index = np.repeat(np.arange(0, cells, frame, dtype=np.int64), per_window)
-    index += _cells(events, slice(int(edges[0]), int(edges[-1])), width, height)
-    counts = _occurrences(index, cells, _largest(index, cells, int(per_window.max())))
+    index, cells, largest = _located(events, edges, width, height)
+    counts = _occurrences(index, np.zeros(cells, _smallest(largest)))
     if counts.itemsize > 1:
         counts = counts.astype(np.min_scalar_type(int(counts.max())), copy=False)
-    return counts.reshape(windows, frame)
+    return counts.reshape(len(edges) - 1, -1)
+
+
+def count_bytes(counts: NDArray[np.uint8], events: Events, edges: NDArray[np.int64], width: int, height: int) -> int:
+    """Write the same counts, up to 255, to `counts`; how many events that leaves out."""
+    index, cells, largest = _located(events, edges, width, height)
+    if largest < 2**8:
+        counts.fill(0)
+        _occurrences(index, counts.reshape(-1))
+        return 0
+    exact = _occurrences(index, np.zeros(cells, _smallest(largest))).reshape(counts.shape)
+    np.minimum(exact, 255, out=counts, casting="unsafe")
+    return len(index) - int(counts.sum(dtype=np.int64))
 
 
 def scaled(
@@ -43,20 +52,34 @@ def _cells(events: Events, part: slice, width: int, height: int) -> NDArray[np.u
     return cell
 
 
+def _located(events: Events, edges: NDArray[np.int64], width: int, height: int) -> tuple[NDArray[np.int64], int, int]:
+    """The cell of every event among those of all windows, their number, and a count that none of them exceeds."""
+    windows, frame = len(edges) - 1, 2 * height * width
+    cells, per_window = windows * frame, np.diff(edges)
+    index = np.repeat(np.arange(0, cells, frame, dtype=np.int64), per_window)
+    index += _cells(events, slice(int(edges[0]), int(edges[-1])), width, height)
+    return index, cells, _largest(index, cells, int(per_window.max()))
+
+
 def _largest(index: NDArray[np.int64], cells: int, in_window: int) -> int:
     """A number of events that no cell exceeds, since no window or no group of cells does."""
     if in_window < 2**8 or cells < SPARSE * len(index):
         return in_window
     # a group can lie in two windows
-    return min(in_window, int(_occurrences(index >> GROUP, (cells >> GROUP) + 1, 2 * in_window).max()))
+    groups = np.zeros((cells >> GROUP) + 1, _smallest(2 * in_window))
+    return min(in_window, int(_occurrences(index >> GROUP, groups).max()))
 
 
-def _occurrences(index: NDArray[np.int64], cells: int, largest: int) -> NDArray[np.unsignedinteger]:
-    """How often every number below `cells` occurs, in the smallest type that can count to `largest`."""
+def _smallest(largest: int) -> str:
+    """The smallest type that can count to `largest`."""
+    return "u1" if largest < 2**8 else "u2" if largest < 2**16 else "u4"
+
+
+def _occurrences(index: NDArray[np.int64], counts: NDArray[np.unsignedinteger]) -> NDArray[np.unsignedinteger]:
+    """`counts`, zeros so far, after counting how often every number occurs."""
     # NumPy's bincount counts with 64 bits, and writing zeros takes the longest: most frames are mostly zeros
-    unsigned, signed = ("u1", "u1") if largest < 2**8 else ("u2", "i2") if largest < 2**16 else ("u4", "i4")
-    counts = np.zeros(cells, unsigned)
     # torch adds no unsigned numbers above 8 bits, but the bits of a sum are the same for signed ones
-    ones = np.ones(len(index), signed)
-    torch.from_numpy(counts.view(signed)).scatter_add_(0, torch.from_numpy(index), torch.from_numpy(ones))
+    kind = counts.dtype if counts.itemsize == 1 else np.dtype(f"i{counts.itemsize}")
+    ones = np.ones(len(index), kind)
+    torch.from_numpy(counts.view(kind)).scatter_add_(0, torch.from_numpy(index), torch.from_numpy(ones))
     return counts

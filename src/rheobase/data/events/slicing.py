@@ -1,7 +1,7 @@
 """Slices of time as frames: what a network sees of a recording."""
 
-from collections.abc import Callable
 from functools import cache
+from types import ModuleType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,33 @@ def slices(
     tell only whether there were any. Counts have 8, 16 or 32 bits, the fewest that hold the largest of them.
     """
     width, height = size or (events.width, events.height)
+    edges = _edges(events, window, timesteps, (width, height), start, offset)
+    if binary:
+        frames = np.empty((timesteps, 2 * height * width), np.uint8)
+        _counter().count_bytes(frames, events, edges, width, height)
+        np.minimum(frames, 1, out=frames)
+    else:
+        frames = _counter().counted(events, edges, width, height)
+    return frames.reshape(timesteps, 2, height, width)
+
+
+def count_into(
+    frames: NDArray[np.uint8], events: Events, *, window: int, start: int | None = None, offset: int = 0
+) -> int:
+    """Write the `slices` of these events to contiguous `frames` [T, 2, H, W]; a count stops at 255.
+
+    The result is the number of events that were not counted for that.
+    """
+    timesteps, _, height, width = frames.shape
+    edges = _edges(events, window, timesteps, (width, height), start, offset)
+    return _counter().count_bytes(frames.reshape(timesteps, -1), events, edges, width, height)
+
+
+def _edges(
+    events: Events, window: int, timesteps: int, size: tuple[int, int], start: int | None, offset: int
+) -> NDArray[np.int64]:
+    """The index of the first event of every window, and of the first one after the last."""
+    width, height = size
     if window < 1 or timesteps < 1:
         raise ValueError(f"expected a window and timesteps of at least 1, got {window} us and {timesteps}")
     if not (0 < width <= events.width and 0 < height <= events.height):
@@ -34,24 +61,18 @@ def slices(
             f"frames of {width} x {height} do not fit a sensor of {events.width} x {events.height}; "
             "expected at least 1 and at most its size"
         )
-    if len(events) and not (events.x.max() < events.width and events.y.max() < events.height and events.p.max() < 2):
-        raise ValueError(
-            f"events at x up to {events.x.max()}, y up to {events.y.max()}, polarity up to {events.p.max()} "
-            f"are outside a sensor of {events.width} x {events.height} with polarities 0 and 1; give its true size"
-        )
     if start is None:
         start = int(events.t[0]) if len(events) else 0
     if not -(2**63) <= start + offset <= start + offset + window * timesteps < 2**63:
         raise ValueError(f"windows from {start + offset} us on end at a time beyond 64 bits; give another start")
-    edges = np.searchsorted(events.t, start + offset + window * np.arange(timesteps + 1, dtype=np.int64))
-    frames = _counter()(events, edges, width, height).reshape(timesteps, 2, height, width)
-    return (frames > 0).view(np.uint8) if binary else frames
+    return np.searchsorted(events.t, start + offset + window * np.arange(timesteps + 1, dtype=np.int64))
 
 
 @cache
-def _counter() -> Callable[[Events, NDArray[np.int64], int, int], NDArray[np.unsignedinteger]]:
+def _counter() -> ModuleType:
+    """Who counts: `compiled`, or `counting` without numba."""
     try:
         from rheobase.data.events import compiled
     except (ImportError, RuntimeError):  # numba is not installed, or finds no folder for its cache
-        return counting.counted
-    return compiled.counted
+        return counting
+    return compiled

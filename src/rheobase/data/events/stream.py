@@ -13,7 +13,10 @@ OnError = Literal["raise", "skip"]
 
 @dataclass(frozen=True)
 class Events:
-    """Events in order of time: t in microseconds, pixel x and y, polarity p (1: brighter)."""
+    """Events in order of time: t in microseconds, pixel x and y, polarity p (1: brighter).
+
+    All of this is checked here and nowhere after; the arrays must not be changed.
+    """
 
     t: NDArray[np.int64]
     x: NDArray[np.uint16]
@@ -34,6 +37,27 @@ class Events:
                 )
         if (self.t[1:] < self.t[:-1]).any():
             raise ValueError("events: expected them in order of time; sort them by t first")
+        if len(self) and not (self.x.max() < self.width and self.y.max() < self.height and self.p.max() < 2):
+            raise ValueError(
+                f"events at x up to {self.x.max()}, y up to {self.y.max()}, polarity up to {self.p.max()} are outside "
+                f"a sensor of {self.width} x {self.height} with polarities 0 and 1; give its true size"
+            )
+
+    @classmethod
+    def trusted(
+        cls,
+        t: NDArray[np.int64],
+        x: NDArray[np.uint16],
+        y: NDArray[np.uint16],
+        p: NDArray[np.uint8],
+        width: int,
+        height: int,
+        skipped: Mapping[str, int] | None = None,
+    ) -> "Events":
+        """Without the checks, for columns that have passed them."""
+        events = object.__new__(cls)
+        events.__dict__.update(t=t, x=x, y=y, p=p, width=width, height=height, skipped=skipped or {})
+        return events
 
     def __len__(self) -> int:
         return len(self.t)
@@ -41,7 +65,7 @@ class Events:
     def between(self, start: int, stop: int) -> "Events":
         """Those with start <= t < stop; what was left out of the file is not counted again."""
         part = slice(*np.searchsorted(self.t, (start, stop)))
-        return Events(self.t[part], self.x[part], self.y[part], self.p[part], self.width, self.height)
+        return Events.trusted(self.t[part], self.x[part], self.y[part], self.p[part], self.width, self.height)
 
 
 class Problems:
@@ -72,7 +96,10 @@ def checked(
     size: tuple[int, int],
     offset: Callable[[int], int],
 ) -> Events:
-    """The events inside the sensor and in order of time; `offset` tells where in the file an event is."""
+    """The events inside the sensor and in order of time; `offset` tells where in the file an event is.
+
+    Coordinates are not below 0, and polarities are 0 and 1: that is for the reader to know.
+    """
     width, height = size
     index = np.arange(0)
     outside = (x >= width) | (y >= height)
@@ -92,7 +119,7 @@ def checked(
         t, x, y, p = t[~backwards], x[~backwards], y[~backwards], p[~backwards]
     if not len(t):
         problems.found("empty", "no events", offset(0))
-    return Events(
+    return Events.trusted(
         t,
         x.astype(np.uint16, copy=False),
         y.astype(np.uint16, copy=False),

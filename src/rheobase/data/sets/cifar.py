@@ -13,7 +13,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from rheobase.data.dataset import Dataset, Split, channel_moments
+from rheobase.data.dataset import Dataset, Split
+from rheobase.data.expectation import expecting
+from rheobase.data.fingerprint import fingerprint
+from rheobase.plugins import dataset
 
 SITE = "https://www.cs.toronto.edu/~kriz"
 PIXELS = 3 * 32 * 32
@@ -93,7 +96,25 @@ LAYOUTS = {
 }
 
 
-def load(name: str, folder: Path, download: bool = False) -> Dataset:
+@dataset
+@expecting(classes=10, channels=3, size=32)
+def cifar10(path: Path, *, download: bool = False) -> Dataset:
+    return _load("cifar10", path, download)
+
+
+@dataset
+@expecting(classes=100, channels=3, size=32)
+def cifar100(path: Path, *, download: bool = False) -> Dataset:
+    return _load("cifar100", path, download)
+
+
+def official_fingerprint(name: str) -> str:
+    """Of the official files, whose checksums are verified; those of the binary layout, which holds the same images."""
+    layout = LAYOUTS[name][0]
+    return fingerprint(*layout.train.values(), *layout.test.values())
+
+
+def _load(name: str, folder: Path, download: bool) -> Dataset:
     """From `folder`, which holds the unpacked official folder or is it; `download` gets the binary archive there."""
     found = _find(name, folder)
     if found is None and download:
@@ -107,8 +128,7 @@ def load(name: str, folder: Path, download: bool = False) -> Dataset:
         )
     path, layout = found
     train, test = _split(path, layout, layout.train), _split(path, layout, layout.test)
-    mean, std = channel_moments(train.images)
-    return Dataset(name, train, test, _class_names(path, layout), mean, std)
+    return Dataset.of(name, train, test, _class_names(path, layout), fingerprint=official_fingerprint(name))
 
 
 def _find(name: str, folder: Path) -> tuple[Path, Layout] | None:
@@ -131,9 +151,7 @@ def _split(folder: Path, layout: Layout, files: Mapping[str, str]) -> Split:
             batch = unpickle(content)
             labels.append(np.asarray(batch[layout.label], np.uint8))
             images.append(batch["data"])
-    return Split(
-        torch.from_numpy(np.concatenate(images)).view(-1, 3, 32, 32), torch.from_numpy(np.concatenate(labels)).long()
-    )
+    return Split(torch.from_numpy(np.concatenate(images)).view(-1, 3, 32, 32), torch.from_numpy(np.concatenate(labels)))
 
 
 def _class_names(folder: Path, layout: Layout) -> tuple[str, ...]:

@@ -6,26 +6,26 @@ Learning Repository, CC BY 4.0), as distributed with scikit-learn: rows of 64 pi
 
 import gzip
 from importlib.resources import files
+from pathlib import Path
 
 import numpy as np
 import torch
 
-from rheobase.data.dataset import Dataset, Split, channel_moments
+from rheobase.data.dataset import Dataset, Split
+from rheobase.data.expectation import expecting
+from rheobase.plugins import dataset
+
+CLASSES = tuple("0123456789")
 
 
-def load() -> Dataset:
-    """Every fifth image is held out for testing."""
+@dataset
+@expecting(classes=CLASSES, channels=1, size=8)
+def digits(path: Path | None = None) -> Dataset:
+    """Every fifth image is held out for testing; no path is needed."""
     packed = (files("rheobase.data.sets") / "digits.csv.gz").read_bytes()
     rows = np.loadtxt(gzip.decompress(packed).decode().splitlines(), delimiter=",", dtype=np.int64)
     images = torch.from_numpy(rows[:, :-1] * 255 // 16).to(torch.uint8).view(-1, 1, 8, 8)
     labels = torch.from_numpy(rows[:, -1])
     held_out = torch.arange(len(labels)) % 5 == 4
-    mean, std = channel_moments(images[~held_out])
-    return Dataset(
-        name="digits",
-        train=Split(images[~held_out], labels[~held_out]),
-        test=Split(images[held_out], labels[held_out]),
-        classes=tuple("0123456789"),
-        mean=mean,
-        std=std,
-    )
+    train, test = (Split(images[part], labels[part]) for part in (~held_out, held_out))
+    return Dataset.of("digits", train, test, CLASSES)

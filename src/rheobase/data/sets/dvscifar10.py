@@ -9,25 +9,31 @@ import re
 from pathlib import Path
 
 from rheobase.data.eventset import EventDataset, Slicing, build, jobs_of_files
+from rheobase.data.expectation import expecting
+from rheobase.plugins import dataset
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 SPLITS = ("tenth", "first")
 
 
-def load(root: Path, *, split: str = "tenth", **options: int | bool) -> EventDataset:
+@dataset
+@expecting(classes=CLASSES, channels=2, size=42, timesteps=10)
+def dvscifar10(
+    path: Path, *, size: int = 0, timesteps: int = 0, split: str = "tenth", **slicing: int | bool
+) -> EventDataset:
     """As in the paper: 10 slices of 5 ms, 42 x 42; from the first event on."""
-    slicing = Slicing(window=5_000, timesteps=10, size=42).changed(**options)
+    cut = Slicing(window=5_000, timesteps=10, size=42).changed(size=size, timesteps=timesteps, **slicing)
     files: list[Path] = []
     labels: list[int] = []
     is_test: list[bool] = []
     for label, name in enumerate(CLASSES):
-        paths = sorted((root / name).glob("*.aedat"), key=_number)
+        paths = sorted((path / name).glob("*.aedat"), key=_number)
         if not paths:
-            raise ValueError(f"no DVS-CIFAR10 in {root}: expected recordings in {root / name}; unpack the official set")
+            raise ValueError(f"no DVS-CIFAR10 in {path}: expected recordings in {path / name}; unpack the official set")
         files += paths
         labels += [label] * len(paths)
         is_test += held_out(len(paths), split)
-    return build("dvscifar10", CLASSES, labels, is_test, slicing, jobs_of_files(files, slicing), files=files)
+    return build("dvscifar10", CLASSES, labels, is_test, cut, jobs_of_files(files, cut), files=files)
 
 
 def held_out(number: int, split: str) -> list[bool]:

@@ -9,9 +9,11 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from rheobase.data.cache import Made
+from rheobase.data.cache import Recordings
 from rheobase.data.events import read
-from rheobase.data.eventset import EventDataset, Slicing, build, made
+from rheobase.data.eventset import EventDataset, Slicing, build, sliced
+from rheobase.data.expectation import expecting
+from rheobase.plugins import dataset
 
 CLASSES = (
     "hand clapping", "right hand wave", "left hand wave", "right arm clockwise", "right arm counter-clockwise",
@@ -23,19 +25,22 @@ FOLDER = "DvsGesture"
 Clip = tuple[int, int, int]  # label, start and end in microseconds
 
 
-def load(root: Path, **options: int | bool) -> EventDataset:
+@dataset
+@expecting(classes=CLASSES, channels=2, size=32, timesteps=40)
+def dvsgesture(path: Path, *, size: int = 0, timesteps: int = 0, **slicing: int | bool) -> EventDataset:
     """As in the paper: 40 slices of 30 ms from the labelled start, 32 x 32."""
-    slicing = Slicing(window=30_000, timesteps=40, size=32).changed(**options)
-    folder = root / FOLDER if (root / FOLDER).is_dir() else root
+    cut = Slicing(window=30_000, timesteps=40, size=32).changed(size=size, timesteps=timesteps, **slicing)
+    folder = path / FOLDER if (path / FOLDER).is_dir() else path
     files, labels, is_test, jobs = [], [], [], []
     for name in LISTS:
-        for path in _trials(folder, name):
-            clips = read_labels(path.with_name(f"{path.stem}_labels.csv"))
-            files += [path, path.with_name(f"{path.stem}_labels.csv")]
+        for trial in _trials(folder, name):
+            table = trial.with_name(f"{trial.stem}_labels.csv")
+            clips = read_labels(table)
+            files += [trial, table]
             labels += [label for label, _, _ in clips]
             is_test += [name == LISTS[1]] * len(clips)
-            jobs.append(partial(_from_file, path, clips, slicing))
-    return build("dvsgesture", CLASSES, labels, is_test, slicing, jobs, files=files)
+            jobs.append(partial(_from_file, trial, clips, cut))
+    return build("dvsgesture", CLASSES, labels, is_test, cut, jobs, files=files)
 
 
 def read_labels(path: Path) -> list[Clip]:
@@ -72,8 +77,8 @@ def _trials(folder: Path, name: str) -> list[Path]:
     return paths
 
 
-def _from_file(path: Path, clips: list[Clip], slicing: Slicing) -> Made:
+def _from_file(path: Path, clips: list[Clip], slicing: Slicing) -> Recordings:
     events = read(path, on_error="skip")
-    result = made([events.between(a, b) for _, a, b in clips], slicing, [a for _, a, _ in clips])
+    result = sliced([events.between(a, b) for _, a, b in clips], slicing, [a for _, a, _ in clips])
     empty = result.events.count(0)
     return replace(result, skipped={**events.skipped, **({"gestures without events": empty} if empty else {})})

@@ -9,33 +9,40 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rheobase.data.dataset import Dataset, Split, channel_moments
+from rheobase.data.dataset import Dataset, Split
+from rheobase.data.expectation import expecting
+from rheobase.plugins import dataset
 
-CLASSES = {
-    "mnist": tuple("0123456789"),
-    "fashion-mnist": (
-        "T-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot",
-    ),
-}  # fmt: skip
-FOLDERS = {"mnist": "MNIST", "fashion-mnist": "FashionMNIST"}  # of torchvision
+DIGITS = tuple("0123456789")
+CLOTHES = ("T-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
 
 
-def load(name: str, root: Path) -> Dataset:
+@dataset
+@expecting(classes=DIGITS, channels=1, size=28)
+def mnist(path: Path) -> Dataset:
+    return _load("mnist", path, "MNIST", DIGITS)
+
+
+@dataset("fashion-mnist")
+@expecting(classes=CLOTHES, channels=1, size=28)
+def fashion_mnist(path: Path) -> Dataset:
+    return _load("fashion-mnist", path, "FashionMNIST", CLOTHES)
+
+
+def _load(name: str, root: Path, folder_of_torchvision: str, classes: tuple[str, ...]) -> Dataset:
     """From `root` or a folder of the usual name in it; files may be packed with gzip."""
-    folders = [root, root / name, root / FOLDERS[name] / "raw"]
+    folders = [root, root / name, root / folder_of_torchvision / "raw"]
     folder = next((f for f in folders if any(f.glob("train-images*"))), None)
     if folder is None:
         raise ValueError(f"no {name} in {root}: expected train-images-idx3-ubyte and the three other official files")
-    train, test = (_split(folder, part) for part in ("train", "t10k"))
-    mean, std = channel_moments(train.images)
-    return Dataset(name, train, test, CLASSES[name], mean, std)
+    return Dataset.of(name, _split(folder, "train"), _split(folder, "t10k"), classes)
 
 
 def _split(folder: Path, part: str) -> Split:
     images, labels = read_idx(_find(folder, f"{part}-images", 3)), read_idx(_find(folder, f"{part}-labels", 1))
     if images.ndim != 3 or images.shape[1:] != (28, 28) or labels.shape != images.shape[:1] or labels.max() > 9:
         raise ValueError(f"{folder}: expected as many labels from 0 to 9 as {part} images of 28 x 28")
-    return Split(images[:, None], labels.long())
+    return Split(images[:, None], labels)
 
 
 def _find(folder: Path, stem: str, dimensions: int) -> Path:

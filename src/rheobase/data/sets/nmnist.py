@@ -12,34 +12,38 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rheobase.data.cache import Made
+from rheobase.data.cache import Recordings
 from rheobase.data.events import binary, npz
-from rheobase.data.eventset import EventDataset, Slicing, build, jobs_of_files, made
+from rheobase.data.eventset import EventDataset, Slicing, build, jobs_of_files, sliced
+from rheobase.data.expectation import expecting
+from rheobase.plugins import dataset
 
 CLASSES = tuple("0123456789")
 
 
-def load(root: Path, **options: int | bool) -> EventDataset:
+@dataset
+@expecting(classes=CLASSES, channels=2, size=34, timesteps=6)
+def nmnist(path: Path, *, size: int = 0, timesteps: int = 0, **slicing: int | bool) -> EventDataset:
     """6 slices of 50 ms at full size: two for each of the three movements of the camera."""
-    slicing = Slicing(window=50_000, timesteps=6, size=34).changed(**options)
-    if root.suffix == ".npz":
-        arrays = read_arrays(root)
-        job = partial(_from_arrays, arrays, str(root), slicing)
+    cut = Slicing(window=50_000, timesteps=6, size=34).changed(size=size, timesteps=timesteps, **slicing)
+    if path.suffix == ".npz":
+        arrays = read_arrays(path)
+        job = partial(_from_arrays, arrays, str(path), cut)
         labels, is_test = arrays["labels"].tolist(), arrays["is_test"].astype(bool).tolist()
-        return build("nmnist", CLASSES, labels, is_test, slicing, [job], files=[root])
+        return build("nmnist", CLASSES, labels, is_test, cut, [job], files=[path])
     files: list[Path] = []
     labels, is_test = [], []
     for part in ("Train", "Test"):
         for label, name in enumerate(CLASSES):
-            paths = sorted((root / part / name).glob("*.bin"))
+            paths = sorted((path / part / name).glob("*.bin"))
             if not paths:
                 raise ValueError(
-                    f"no N-MNIST in {root}: expected .bin files in {root / part / name}; unpack Train.zip and Test.zip"
+                    f"no N-MNIST in {path}: expected .bin files in {path / part / name}; unpack Train.zip and Test.zip"
                 )
             files += paths
             labels += [label] * len(paths)
             is_test += [part == "Test"] * len(paths)
-    return build("nmnist", CLASSES, labels, is_test, slicing, jobs_of_files(files, slicing), files=files)
+    return build("nmnist", CLASSES, labels, is_test, cut, jobs_of_files(files, cut), files=files)
 
 
 def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
@@ -66,9 +70,9 @@ def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
     return arrays
 
 
-def _from_arrays(arrays: dict[str, NDArray[Any]], source: str, slicing: Slicing) -> Made:
+def _from_arrays(arrays: dict[str, NDArray[Any]], source: str, slicing: Slicing) -> Recordings:
     recordings = [
         npz.from_arrays({name: arrays[name][a:b] for name in "txyp"}, source, binary.NMNIST, "skip")
         for a, b in pairwise(arrays["offsets"].tolist())
     ]
-    return made(recordings, slicing)
+    return sliced(recordings, slicing)

@@ -1,0 +1,32 @@
+"""What a data set looks like without its files: for predictions before anything is loaded."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from rheobase.data.info import DataInfo
+
+Loader = Callable[..., Any]
+AnyLoader = TypeVar("AnyLoader", bound=Loader)
+
+EXPECTED: dict[Loader, DataInfo] = {}
+
+
+def expecting(
+    *, classes: Sequence[str] | int, channels: int, size: int, timesteps: int = 0, simulated: bool = False
+) -> Callable[[AnyLoader], AnyLoader]:
+    """Decorate a loader with what its data will be; `classes` may be their number, size and timesteps are defaults."""
+
+    def note(loader: AnyLoader) -> AnyLoader:
+        EXPECTED[loader] = DataInfo(
+            name=loader.__name__,
+            classes=tuple(map(str, range(classes))) if isinstance(classes, int) else tuple(classes),
+            channels=channels,
+            size=size,
+            mean=(0.0,) * channels,
+            std=(1.0,) * channels,
+            timesteps=timesteps,
+            simulated=simulated,
+        )
+        return loader
+
+    return note

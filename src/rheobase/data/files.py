@@ -1,0 +1,105 @@
+"""A split of image files, decoded batch by batch."""
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from rheobase.data.decoding import Decoder, Request, decode, pillow, pixels_of
+from rheobase.data.fingerprint import of_files
+from rheobase.data.workers import Workers, choose
+
+SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
+
+
+@dataclass(frozen=True)
+class Files:
+    """A split whose images are decoded when a batch asks for them, to 3 channels of `size` x `size`.
+
+    Of a test image the centre counts, smaller than its shorter side by the factor `margin`. A file that cannot be
+    decoded is replaced by the next one of its class, always the same.
+    """
+
+    paths: Sequence[Path]
+    labels: Tensor
+    size: int
+    margin: float = 256 / 224
+    decode: Decoder = decode
+    """Makes the pixels [size, size, 3] of a request; of your own, it must be a function of a plugin or module."""
+    workers: Workers | None = None
+    """Who decodes; by default chosen by the number of files, when the first are needed."""
+    damaged: set[Path] = field(default_factory=set, init=False)
+    """Files that were replaced."""
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return 3, self.size, self.size
+
+    def read(self, index: Tensor, u: Tensor | None = None) -> Tensor:
+        """Random parts of the images, or their centres."""
+        return self.begin(index, u)()
+
+    def begin(self, index: Tensor, u: Tensor | None = None, *, pinned: bool = False) -> Callable[[], Tensor]:
+        if self.decode is decode:
+            pillow()  # missing, it is an error here and not elsewhere
+        images = torch.empty(len(index), self.size, self.size, 3, dtype=torch.uint8, pin_memory=pinned)
+        wanted = index.tolist()
+        parts = [None] * len(index) if u is None else u[:, [0, 1, 8, 9]].tolist()
+        requests = [self._request(self.paths[i], part) for i, part in zip(wanted, parts, strict=True)]
+        failed = (self.workers or choose(len(self), self.decode)).begin(requests, images.numpy())
+
+        def finish() -> Tensor:
+            for row in failed():
+                pixels = torch.frombuffer(self._decoded_here(wanted[row], parts[row]), dtype=torch.uint8)
+                images[row] = pixels.view(images.shape[1:])
+            return images.movedim(3, 1)
+
+        return finish
+
+    def _request(self, path: Path, part: list[float] | None) -> Request:
+        return Request(str(path), self.size, self.margin, part)
+
+    def _decoded_here(self, i: int, part: list[float] | None) -> bytearray:
+        """Image `i`, or the one that takes its place; workers cannot tell which, nor damage from a missing file."""
+        problems: dict[Path, str] = {}
+        for path in self._of_the_class_from(i):
+            try:
+                pixels = pixels_of(self._request(path, part), self.decode)
+            except Exception as error:  # damage makes decoders fail in many ways
+                if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno):
+                    raise  # the machine's fault, not the file's: another time it could be read
+                problems[path] = str(error)
+            else:
+                self._tell(problems)
+                return bytearray(pixels)
+        path, problem = next(iter(problems.items()))
+        others = f", nor {len(problems) - 1} others of its class" if len(problems) > 1 else ""
+        raise ValueError(f"cannot read the image {path}{others}: {problem}")
+
+    def _of_the_class_from(self, i: int) -> Iterator[Path]:
+        yield self.paths[i]
+        others = (self.labels == self.labels[i]).nonzero().flatten().tolist()
+        at = others.index(i)
+        yield from (self.paths[j] for j in others[at + 1 :] + others[:at])
+
+    def _tell(self, problems: dict[Path, str]) -> None:
+        for path, problem in problems.items():
+            if path not in self.damaged:
+                self.damaged.add(path)
+                warnings.warn(
+                    f"cannot read the image {path}: {problem}; the next one of its class takes its place "
+                    f"(damaged files so far: {len(self.damaged)})",
+                    stacklevel=2,
+                )
+
+    def to(self, device: torch.device) -> "Files":
+        return self
+
+    def fingerprint(self) -> str:
+        return of_files(self.paths, self.labels)
