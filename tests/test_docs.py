@@ -11,7 +11,9 @@ ROOT = Path(__file__).parents[1]
 PAPER_MAP = (ROOT / "docs" / "paper-map.md").read_text()
 
 
-@pytest.mark.parametrize("document", ["README.md", "docs/own-network.md", "docs/training.md", "docs/data.md"])
+@pytest.mark.parametrize(
+    "document", ["README.md", "CONTRIBUTING.md", "docs/own-network.md", "docs/training.md", "docs/data.md"]
+)
 def test_python_blocks_run(
     document: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,13 +28,8 @@ class Maker:
 
     def make(self, first: int, last: int) -> Recordings:
         self.calls += 1
-        return Recordings(
-            torch.from_numpy(self.frames[first:last]),
-            [7] * (last - first),
-            [0.5] * (last - first),
-            {"outside": 1},
-            uncounted=2,
-        )
+        frames, n = torch.from_numpy(self.frames[first:last]), last - first
+        return Recordings(frames, [7] * n, [0.5] * n, {"outside": 1}, uncounted=2)
 
 
 @pytest.fixture

@@ -82,7 +82,7 @@ def test_both_layouts_hold_the_same(small: Path, name: str) -> None:
     assert binary.train.images.shape[1:] == (3, 32, 32)
     assert binary.info.classes == python.info.classes
     assert binary.info.classes[-1] == f"class{len(binary.info.classes) - 1}"
-    assert binary.info.mean == python.info.mean
+    assert binary.info == python.info
 
 
 def test_pixels_are_planes_and_the_fine_label_counts(small: Path) -> None:
@@ -90,6 +90,15 @@ def test_pixels_are_planes_and_the_fine_label_counts(small: Path) -> None:
     record = (small / "cifar-100-binary" / "test.bin").read_bytes()
     assert found.test.labels[0] == record[1]
     assert found.test.images[0, 1, 0, 3] == record[2 + 1024 + 3]
+
+
+def test_fingerprints_follow_from_the_checksums(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = data.load("cifar10", small).info.fingerprint
+    assert before != data.load("cifar100", small).info.fingerprint
+    binary, python = cifar.LAYOUTS["cifar10"]
+    changed = replace(binary, test={"test_batch.bin": "another"})
+    monkeypatch.setitem(cifar.LAYOUTS, "cifar10", (changed, python))
+    assert before != data.load("cifar10", small / python.folder).info.fingerprint
 
 
 def test_absent_files_say_how_to_get_them(tmp_path: Path) -> None:

@@ -47,6 +47,18 @@ def test_a_channel_that_never_changes_is_not_divided_by_zero() -> None:
     assert channel_moments(images)[1][1] == 1.0
 
 
+@pytest.mark.parametrize(("mean", "std"), [((0, 0), (1, 1)), ((0, 3), (1, 1)), ((0, 0), (1, 2))])
+def test_normalisation_is_left_out_only_where_it_changes_nothing(
+    mean: tuple[float, ...], std: tuple[float, ...]
+) -> None:
+    data = small_set()
+    data = replace(data, info=replace(data.info, mean=mean, std=std))
+    images, labels = next(Feed(data, recipe(), CPU, torch.float32).testing())
+    plain = data.test.images[labels].float()
+    assert images.dtype == torch.float32
+    assert torch.equal(images, (plain - torch.tensor(mean).view(2, 1, 1)) / torch.tensor(std).view(2, 1, 1))
+
+
 def test_a_size_that_a_data_set_does_not_have() -> None:
     with pytest.raises(ValueError, match="data set 'digits' has images of 8 x 8, not 32"):
         data.load("digits", size=32)

@@ -12,6 +12,7 @@ import torch
 from rheobase.data import load
 from rheobase.data.events import Events, read
 from rheobase.data.eventset import EventDataset, Slicing, build, sliced
+from rheobase.data.sets import simulated
 from rheobase.data.sets.dvscifar10 import CLASSES, held_out
 from tests.data import recordings
 from tests.data.recordings import recording
@@ -99,9 +100,8 @@ def test_counts_are_clipped_and_rates_are_per_second() -> None:
     found = sliced([events], Slicing(window=50, timesteps=4, size=8, offset=60))
     assert (found.frames[0, 0, 1, 5, 3], found.frames.sum(), found.uncounted) == (255, 255, 45)
     assert (list(found.events), list(found.seconds)) == ([302], [2.0])
-    data = build(
-        "set", "ab", [0, 1], [False, True], Slicing(50, 4, 8), [lambda: sliced([events] * 2, Slicing(50, 4, 8))]
-    )
+    cut = Slicing(window=50, timesteps=4, size=8)
+    data = build("set", "ab", [0, 1], [False, True], cut, [lambda: sliced([events] * 2, cut)])
     assert data.train_rates == data.test_rates == [151.0]
 
 
@@ -169,6 +169,26 @@ def test_nmnist_folders_and_arrays_agree(tmp_path: Path) -> None:
     np.savez(tmp_path / "half.npz", **columns, offsets=offsets, labels=labels, is_test=[False] * 20)
     with pytest.raises(ValueError, match="nmnist: all 20 recordings are on one side of the split"):
         load("nmnist", tmp_path / "half.npz")
+
+
+def test_the_fingerprint_is_of_the_files_and_not_of_how_they_are_sliced(gestures: tuple[Path, list[Events]]) -> None:
+    folder, _ = gestures
+    whole = load("dvsgesture", folder).info.fingerprint
+    assert whole == load("dvsgesture", folder, timesteps=3, size=7, window=900).info.fingerprint
+    assert whole == load("dvsgesture", shutil.copytree(folder, folder.with_name("copy"))).info.fingerprint
+    path = next(folder.glob("*.aedat"))
+    content = bytearray(path.read_bytes())
+    content[-8] ^= 2  # the polarity of one event
+    path.write_bytes(content)
+    assert whole != load("dvsgesture", folder).info.fingerprint
+
+
+def test_the_fingerprint_of_simulated_recordings_is_of_images_and_camera(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = load("digits-dvs", timesteps=2).info
+    assert first.simulated
+    assert first.fingerprint == load("digits-dvs", timesteps=1, size=5).info.fingerprint
+    monkeypatch.setattr(simulated, "SEED", 1)
+    assert first.fingerprint != load("digits-dvs", timesteps=1, size=5).info.fingerprint
 
 
 def test_options_of_slices() -> None:

@@ -1,5 +1,6 @@
 """The folder of a run: who may write to it, and what it says."""
 
+import json
 import multiprocessing
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -45,6 +46,26 @@ def test_runs_on_simulated_recordings_say_so(name: str, simulated: bool, tmp_pat
     chosen = recipes.get(name)
     run = Run.create(tmp_path / "run", chosen, load(chosen.data), torch.device("cpu"))
     assert run.read("data.json")["simulated"] is simulated
+
+
+@pytest.mark.parametrize("name", ["digits_dvs", "demo"])
+def test_old_records_are_good_enough_for_their_data(name: str, tmp_path: Path) -> None:
+    """They had no fingerprint, no numbers of images, and did not tell recordings from images."""
+    chosen = recipes.get(name)
+    run = Run.create(tmp_path / "run", chosen, load(chosen.data), torch.device("cpu"))
+    content = run.read("data.json")
+    old = {key: content[key] for key in ("name", "classes", "channels", "size", "mean", "std")}
+    (run.folder / "data.json").write_text(json.dumps(old))
+    found = run.open_data(None)
+    assert found.info == load(chosen.data).info
+    assert len(found.test) == 359
+
+
+def test_a_record_is_strict_json_and_complete(tmp_path: Path) -> None:
+    dataset = load("digits")
+    run = Run.create(tmp_path / "run", recipe(), dataset, torch.device("cpu"))
+    assert run.data() == dataset.info
+    assert json.loads((run.folder / "data.json").read_text())["images"] == 1438
 
 
 def test_runs_that_begin_together_have_folders_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

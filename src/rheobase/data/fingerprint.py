@@ -16,8 +16,8 @@ Part = str | bytes | Tensor | Sequence[int]
 
 
 def fingerprint(*parts: Part) -> str:
-    """Of these parts in this order. SHA-256 is the fastest safe hash where processors help with it: 1.8 GB/s."""
-    digest = hashlib.sha256()
+    """Of these parts, in this order."""
+    digest = hashlib.sha256()  # the fastest of hashlib where the processor has instructions for it: 180 MB in 0.1 s
     for part in parts:
         content, kind = _bytes(part)
         digest.update(f"{kind} {len(content)}\0".encode())

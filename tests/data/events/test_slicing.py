@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rheobase.data.events import Events, counting, slices, slicing
+from rheobase.data.events import Events, count_into, counting, slices, slicing
 from tests.data.recordings import recording, recordings
 
 
@@ -46,6 +46,26 @@ def test_every_event_is_counted_once(
     found = slices(events, window=window, timesteps=timesteps, size=size, offset=offset)
     assert np.array_equal(found, counted(events, window, timesteps, size, int(events.t[0]) + offset))
     assert found.dtype == np.min_scalar_type(int(found.max()))
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    recordings(128, 96, 5000),
+    st.integers(1, 900),
+    st.integers(1, 7),
+    st.sampled_from([(32, 24), (128, 96), (1, 1), (127, 5)]),
+    st.integers(0, 1500),
+    st.sampled_from([1, 100, 255, 256, 300]),
+)
+def test_counts_in_bytes_stop_at_255_and_say_what_they_leave_out(
+    events: Events, window: int, timesteps: int, size: tuple[int, int], start: int, copies: int
+) -> None:
+    events = Events(*(np.repeat(getattr(events, name), copies) for name in "txyp"), events.width, events.height)
+    exact = counted(events, window, timesteps, size, start)
+    frames = np.full(exact.shape, 7, np.uint8)
+    left_out = count_into(frames, events, window=window, start=start)
+    assert np.array_equal(frames, np.minimum(exact, 255))
+    assert left_out == (exact - frames).sum()
 
 
 def test_start_and_offset_add_up() -> None:
