@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from rheobase.functional import readout
 from rheobase.models import SpikingNet
-from rheobase.nn import Soma, watched
+from rheobase.nn import somas, watched
 from rheobase.train.capture import capture
 
 
@@ -50,15 +50,15 @@ def gradient_norms(
 
     `lr=0` leaves the weights where they are. With `autocast` the forward pass runs in that type.
     """
-    somas = {name: soma for name, soma in network.body.named_modules() if isinstance(soma, Soma)}
+    layers = somas(network.body)
     synapses = {name: layer for name, layer in network.body.named_modules() if isinstance(layer, nn.Conv2d)}
-    if not somas:
+    if not layers:
         raise ValueError("gradient_norms: the network has no layers between its encoding and decoding layers")
     device = network.stem.weight.device  # norms are added up there: a captured step must not wait for the host
-    spikes = torch.zeros(len(somas), dtype=torch.float64, device=device)
+    spikes = torch.zeros(len(layers), dtype=torch.float64, device=device)
     weights = torch.zeros(len(synapses), dtype=torch.float64, device=device)
 
-    places = {name: i for i, name in enumerate(somas)}
+    places = {name: i for i, name in enumerate(layers)}
 
     def listen(name: str, out: Tensor) -> None:
         def add(gradient: Tensor) -> None:
@@ -81,7 +81,7 @@ def gradient_norms(
 
     optimizer = torch.optim.SGD(network.parameters(), lr=lr, momentum=0.9)
     steps, captured = 0, capture(step, device)
-    with watched(network, somas, listen, training=True):
+    with watched(network, layers, listen, training=True):
         for images, labels in batches:
             captured(images, labels)
             steps += 1
@@ -89,7 +89,7 @@ def gradient_norms(
         raise ValueError("gradient_norms: expected at least one batch, got none")
     by_name = dict(zip(synapses, (weights / steps).tolist(), strict=True))
     return GradientNorms(
-        layers=list(somas),
+        layers=list(layers),
         spikes=(spikes / steps).tolist(),
         weights=[norm for name, norm in by_name.items() if "shortcut" not in name],
         steps=steps,

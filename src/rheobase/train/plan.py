@@ -8,7 +8,6 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -17,7 +16,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from rheobase.kernels import fused
 from rheobase.recipes import Recipe
 from rheobase.train.runs import network_for
 from rheobase.train.step import DTYPES, make_optimizer, make_step
@@ -57,7 +55,7 @@ def tensor_bytes(recipe: Recipe, batch: int) -> int:
     shape = (batch, channels, size, size)
     dtype = DTYPES.get(recipe.precision, torch.float32)
     data = {"classes": range(classes), "channels": channels, "size": size}
-    with _bodiless_kernels(), FakeTensorMode(), _Storages() as storages:
+    with FakeTensorMode(), _Storages() as storages:
         with _default_dtype(dtype):  # fake parameters cannot be converted afterwards
             network = network_for(recipe, data)
             average = network_for(recipe, data) if recipe.average else None
@@ -119,13 +117,6 @@ class _Storages(TorchDispatchMode):
         self.live -= size
 
 
-def _backward_inputs(grad: Tensor, xs: list[Tensor], *rest: Any, disposable: Any = ()) -> list[Tensor]:
-    return [
-        x if i in disposable and not fused.is_static(x) else fused.empty_like_sequence(fused.one_step_if_static(x))
-        for i, x in enumerate(xs)
-    ]
-
-
 @contextmanager
 def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
     before = torch.get_default_dtype()
@@ -134,14 +125,3 @@ def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
         yield
     finally:
         torch.set_default_dtype(before)
-
-
-@contextmanager
-def _bodiless_kernels() -> Iterator[None]:
-    """Kernels that are called directly, not as operators with a fake of their own, only allocate their results."""
-    before = fused._backend
-    fused._backend = lambda name: SimpleNamespace(backward_inputs=_backward_inputs)  # type: ignore[assignment,return-value]
-    try:
-        yield
-    finally:
-        fused._backend = before
