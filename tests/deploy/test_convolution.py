@@ -84,3 +84,11 @@ def test_fractions_in_float64_stay_in_float64():
     x = torch.randint(2, (1, 2, 5, 6)).double()
     assert not conv._small_integers(x)
     assert not convolution(conv.weight.round(), None)._small_integers(x / 3)
+
+
+def test_integers_are_exact_where_winograds_method_would_round():
+    weight = torch.randint(-127, 128, (128, 128, 3, 3)).double()
+    x = torch.randint(0, 2, (3, 128, 8, 12)).double().contiguous(memory_format=torch.channels_last)
+    conv = convolution(weight, None, stride=(1, 1), padding=(1, 1), dilation=(1, 1))
+    assert conv._small_integers(x)
+    assert torch.equal(conv(x), torch.conv2d(x, weight, padding=1))

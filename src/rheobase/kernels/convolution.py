@@ -41,14 +41,12 @@ class PreparedWeight:
     def __init__(self) -> None:
         self._kept: dict[str, tuple[Any, Any]] = {}
 
-    def convolve(
-        self, x: Tensor, weight: Tensor, bias: Tensor | None, window: Window, *, exact_integers: bool = False
-    ) -> Tensor:
+    def convolve(self, x: Tensor, weight: Tensor, bias: Tensor | None, window: Window) -> Tensor:
         """`convolve` of float32 images on a CPU, without gradients.
 
-        With `exact_integers` the sums of integers have no rounding errors, which Winograd's would have.
+        A weight of float64 is rounded to float32, and taken for integers: Winograd's method would not keep them exact.
         """
-        if not exact_integers and winograd.applies(x, weight, window, images=1):
+        if winograd.applies(x, weight, window, images=1):
             m = winograd.tile(x)
             matrices = self.once(f"transformed for {m}", weight, lambda: winograd.transformed(weight, m))
             return winograd.convolve_transformed(x, matrices, bias)

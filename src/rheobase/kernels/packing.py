@@ -32,7 +32,7 @@ def mark_spikes(x: Tensor) -> None:
 def are_marked(x: Tensor) -> bool:
     """Whether x is a tensor that was marked as spikes, or a view of one, unchanged since."""
     owners = (x,) if x._base is None else (x, x._base)
-    return any(owner.dtype == x.dtype and _marked.get(owner) == x._version for owner in owners)
+    return any(_marked.get(owner) == x._version for owner in owners)
 
 
 def pack_once(spikes: Tensor, backend: str) -> tuple[Tensor, Packed]:
