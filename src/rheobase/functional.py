@@ -6,7 +6,7 @@ differentiation. Half precision is computed in float32 and returned in half prec
 Shapes: T timesteps (always dimension 0), N batch, C channels (always dimension 2), K classes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -34,17 +34,20 @@ def spike(u: Tensor, *, v_th: float, width: float) -> Tensor:
     return _Spike.apply(u, v_th, width)
 
 
-def lif(x: Tensor, *, decay: float, v_th: float, width: float) -> Tensor:
+def lif(
+    x: Tensor, *, decay: float, v_th: float, width: float, spikes_of: Callable[[Tensor], Tensor] | None = None
+) -> Tensor:
     """Spikes [T, ...] of iterative leaky integrate-and-fire neurons with input x [T, ...] (Eq. 1-3).
 
-    The reset takes part in the gradient: du[t+1]/ds[t] = -decay * u[t] (Eq. 14-15).
+    The reset takes part in the gradient: du[t+1]/ds[t] = -decay * u[t] (Eq. 14-15). `spikes_of` takes the place of
+    `spike`, for another surrogate.
     """
     inputs = _at_least_float32(x)
     v = torch.zeros_like(inputs[0])  # the potential after reset
     spikes = []
     for x_t in inputs:
         u = decay * v + x_t
-        s = spike(u, v_th=v_th, width=width)
+        s = spike(u, v_th=v_th, width=width) if spikes_of is None else spikes_of(u)
         v = u * (1 - s)
         spikes.append(s)
     return torch.stack(spikes).to(x.dtype)

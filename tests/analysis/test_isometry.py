@@ -4,14 +4,14 @@ from torch import Tensor
 
 from rheobase import functional
 from rheobase.analysis import isometry as iso
-from rheobase.analysis.somas import LawSoma, observable, somas
+from rheobase.analysis.somas import on_reference
 from rheobase.models import build
-from rheobase.nn import Conv2d
+from rheobase.nn import Conv2d, ReferenceSoma, somas
 
 SMALL = {"num_classes": 3, "in_channels": 2, "image_size": 8}
 
 
-def block(x: Tensor, conv: Conv2d, soma: LawSoma) -> Tensor:
+def block(x: Tensor, conv: Conv2d, soma: ReferenceSoma) -> Tensor:
     return soma.current(conv(soma.fire(x)))
 
 
@@ -19,7 +19,7 @@ def block(x: Tensor, conv: Conv2d, soma: LawSoma) -> Tensor:
 def test_probes_agree_with_the_dense_jacobian(decay: float) -> None:
     torch.manual_seed(3)
     conv = Conv2d(3, 4, 3, padding=1, bias=False).double()
-    soma = LawSoma(4, decay=decay).double()
+    soma = ReferenceSoma(4, decay=decay).double()
     x = torch.randn(2, 3, 3, 5, 4, dtype=torch.float64).mul(0.7).requires_grad_()
     output = block(x, conv, soma)
     where = torch.zeros_like(output, dtype=torch.bool)
@@ -39,7 +39,7 @@ def test_probes_agree_with_the_dense_jacobian(decay: float) -> None:
 def test_theorem_1_in_numbers(r: float) -> None:
     torch.manual_seed(7)
     conv = Conv2d(128, 128, 3, padding=1, padding_mode="circular", bias=False)  # no borders
-    soma = LawSoma(128, decay=0.0, v_th=0.3, width=0.3 * r)
+    soma = ReferenceSoma(128, decay=0.0, v_th=0.3, width=0.3 * r)
     x = torch.randn(1, 7, 128, 6, 5).mul(0.3).requires_grad_()
     output = block(x, conv, soma)
     found = iso.probe(output, x, torch.ones_like(output, dtype=torch.bool), 4, torch.Generator().manual_seed(1))
@@ -88,11 +88,11 @@ def test_one_probe_is_refused() -> None:
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_observable_network_is_the_same_network(training: bool) -> None:
+def test_network_on_the_law_is_the_same_network(training: bool) -> None:
     torch.manual_seed(2)
     network = build("resnet8", **SMALL).double().train(training)
     x = torch.randn(5, 2, 8, 8, dtype=torch.float64)
-    law = observable(network)
+    law = on_reference(network)
     currents: dict[str, Tensor] = {}
     for name, soma in somas(law).items():
         soma.observe = lambda current, name=name: currents.setdefault(name, current)

@@ -39,7 +39,7 @@ def test_weights_that_were_rounded_are_noticed(other):
     x = torch.randn(1, 4, 6, 7)
     conv(x)
     conv.to(other).float()
-    assert not conv._kept  # or else it depends on where the new weights lie
+    assert not conv._prepared._kept  # or else it depends on where the new weights lie
     torch.testing.assert_close(conv(x), torch.conv2d(x, conv.weight, conv.bias, padding=1), rtol=1e-5, atol=1e-5)
 
 
@@ -84,3 +84,11 @@ def test_fractions_in_float64_stay_in_float64():
     x = torch.randint(2, (1, 2, 5, 6)).double()
     assert not conv._small_integers(x)
     assert not convolution(conv.weight.round(), None)._small_integers(x / 3)
+
+
+def test_integers_are_exact_where_winograds_method_would_round():
+    weight = torch.randint(-127, 128, (128, 128, 3, 3)).double()
+    x = torch.randint(0, 2, (3, 128, 8, 12)).double().contiguous(memory_format=torch.channels_last)
+    conv = convolution(weight, None, stride=(1, 1), padding=(1, 1), dilation=(1, 1))
+    assert conv._small_integers(x)
+    assert torch.equal(conv(x), torch.conv2d(x, weight, padding=1))

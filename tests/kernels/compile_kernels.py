@@ -16,6 +16,7 @@ from triton.runtime.jit import JITFunction
 
 from rheobase.kernels import triton as launchers
 from rheobase.kernels import triton_kernels as kernels
+from rheobase.kernels.fused import Constants, Neurons
 
 POINTERS = {torch.float64: "*fp64", torch.float32: "*fp32", torch.float16: "*fp16", torch.bfloat16: "*bf16"}
 VARIANTS = [
@@ -66,11 +67,11 @@ def main(architectures: list[int]) -> None:
             for _ in range(branches)
         ]
         xs = [x.unflatten(0, (steps, 2)) for x in xs]
-        vectors = [torch.ones(branches, 128) for _ in range(4)]
+        neurons = Neurons(*(torch.ones(branches, 128) for _ in range(4)), Constants(0.25, 0.5, 1.0, 1e-5))
         launchers.statistics(xs)
-        grad = launchers.forward(xs, *vectors, 0.25, 0.5, 1e-5)
-        sums = launchers.backward_sums(grad, xs, *vectors, 0.25, 0.5, 1.0, 1e-5)
-        launchers.backward_inputs(grad, xs, *vectors, sums, 32.0 * steps, 0.25, 0.5, 1.0, 1e-5)
+        grad = launchers.forward(xs, neurons)
+        sums = launchers.backward_sums(grad, xs, neurons)
+        launchers.backward_inputs(grad, xs, neurons, sums, 32.0 * steps, ())
 
 
 if __name__ == "__main__":

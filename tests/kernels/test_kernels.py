@@ -245,14 +245,34 @@ def test_the_same_bits_twice(backend: str) -> None:
 @pytest.mark.parametrize("static", [False, True])
 def test_the_operators_are_well_formed(backend: str, layouts: list[Callable[[Tensor], Tensor]], static: bool) -> None:
     case = Case((4, 3, 5, 6, 2), layouts, static=(static,) + (False,) * (len(layouts) - 1), dtype=torch.float32)
-    xs, neuron = case.xs(case.leaves), (0.3, 0.6)
+    xs = case.xs(case.leaves)
     mean, var = torch.zeros_like(case.weight), torch.ones_like(case.weight)
-    shared = (xs, case.weight, case.bias, mean, var)
+    neurons = (case.weight, case.bias, mean, var, [0.3, 0.6, 0.9, 1e-4])
     sums = torch.randn(1 + len(xs), 5)
     torch.library.opcheck(fused.statistics, (xs, backend))
-    torch.library.opcheck(fused.forward, (*shared, *neuron, 1e-4, backend))
-    torch.library.opcheck(fused.backward_sums, (case.grad, *shared, *neuron, 0.9, 1e-4, backend))
-    torch.library.opcheck(fused.backward_inputs, (case.grad, *shared, sums, 72.0, *neuron, 0.9, 1e-4, backend))
+    torch.library.opcheck(fused.forward, (xs, *neurons, backend))
+    torch.library.opcheck(fused.backward_sums, (case.grad, xs, *neurons, backend))
+    torch.library.opcheck(fused.backward_inputs, (case.grad, xs, *neurons, sums, 72.0, backend))
+    last = xs.pop().clone()
+    torch.library.opcheck(
+        fused.backward_inputs_,
+        (case.grad, xs, [last], [len(xs)], *neurons, sums, 72.0, backend),
+        test_utils=["test_schema", "test_autograd_registration", "test_faketensor"],  # a compiler never sees it
+    )
+
+
+@pytest.mark.parametrize("place", [0, 1])
+@pytest.mark.parametrize("layout", [channels_last, every_other])
+def test_gradients_may_overwrite_their_branches(backend: str, place: int, layout: Callable[[Tensor], Tensor]) -> None:
+    case = Case((4, 3, 5, 6, 2), [channels_last, layout])
+    mean, var = torch.zeros_like(case.weight), torch.ones_like(case.weight)
+    neurons = (case.weight, case.bias, mean, var, [0.3, 0.6, 0.9, 1e-4])
+    sums = torch.randn(3, 5, dtype=torch.float64)
+    want = fused.backward_inputs(case.grad, case.leaves, *neurons, sums, 72.0, backend)
+    overwritten, other = case.leaves[place], case.leaves[1 - place]
+    (got,) = fused.backward_inputs_(case.grad, [other], [overwritten], [place], *neurons, sums, 72.0, backend)
+    assert torch.equal(overwritten, want[place])
+    assert torch.equal(got, want[1 - place])
 
 
 def test_auto_is_the_cpu_backend_here() -> None:
@@ -274,9 +294,18 @@ def test_an_unknown_backend_is_refused() -> None:
         kernels.fire([x], torch.ones(1, 5), torch.zeros(1, 5), backend="gpu", **SETTINGS)
 
 
+@pytest.mark.parametrize("name", ["decay", "v_th", "width", "eps"])
+def test_a_backend_without_gradients_for_tensors_refuses_them(name: str) -> None:
+    x, tensor = torch.randn(4, 3, 5), torch.tensor(0.5)
+    message = f"backend 'cpu' needs the neuron's settings as numbers, but {name} came as a tensor"
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        kernels.fire([x], torch.ones(1, 5), torch.zeros(1, 5), backend="cpu", **SETTINGS | {name: tensor})
+
+
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # torch's compiler does it
-def test_a_network_compiles_as_one_graph() -> None:
-    network = resnet8()
+@pytest.mark.parametrize("memory", ["speed", "packed"])
+def test_a_network_compiles_as_one_graph(memory: str) -> None:
+    network = resnet8(memory=memory)
     images = torch.randn(3, 1, 8, 8)
     expected = network(images, timesteps=2)
     grads = torch.autograd.grad(expected.sum(), list(network.parameters()))

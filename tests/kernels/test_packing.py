@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rheobase.kernels.packing import pack, pack_once, unpack
+from rheobase.kernels.packing import are_marked, mark_spikes, pack, pack_once, unpack
 
 
 @pytest.fixture(params=["cpu", "triton"])
@@ -57,3 +57,21 @@ def test_spikes_of_several_synapses_are_packed_once() -> None:
     spikes.zero_()
     changed, _ = pack_once(spikes, "cpu")
     assert not changed.any()
+
+
+def test_a_mark_holds_for_views_and_ends_with_a_change() -> None:
+    spikes = random_spikes((3, 4, 5), torch.float64, "cpu")
+    view = spikes[1:].transpose(0, 1)
+    assert not are_marked(spikes)
+    mark_spikes(spikes)
+    assert are_marked(spikes)
+    assert are_marked(view)
+    assert are_marked(spikes.view(12, 5)[:, 2])
+    assert not are_marked(spikes.clone())
+    assert not are_marked(spikes.view(torch.float32))  # the same bytes read as other numbers
+    view[0, 0] = 2
+    assert not are_marked(spikes)
+    assert not are_marked(view)
+    mark_spikes(spikes[0])
+    assert not are_marked(spikes)
+    assert not are_marked(spikes[1])

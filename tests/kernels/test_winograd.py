@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from rheobase import kernels
 from rheobase.deploy.convolution import convolution
 from rheobase.kernels import winograd
 from rheobase.nn import Conv2d, Soma
@@ -137,7 +138,8 @@ def _layer() -> tuple[Conv2d, Soma, Tensor]:
     torch.manual_seed(0)
     conv = Conv2d(128, 130, 3, padding=1, bias=False).to(memory_format=LAST)  # type: ignore[call-overload]
     spikes = (torch.rand(3, 6, 8, 10, 128) < 0.3).float().permute(0, 1, 4, 2, 3)
-    return conv, Soma(130), spikes.requires_grad_()
+    kernels.mark_spikes(spikes.requires_grad_())
+    return conv, Soma(130), spikes
 
 
 def test_a_layer_takes_it_in_every_memory_mode(monkeypatch: pytest.MonkeyPatch) -> None:

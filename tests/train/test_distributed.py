@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from rheobase import recipes, train
 from rheobase.models import resnet8
+from rheobase.nn import ReferenceSoma, Soma
 from rheobase.recipes import Recipe
 from rheobase.train import checkpoint, distributed
 from rheobase.train.optimizers import make_optimizer
@@ -121,13 +122,13 @@ def batch(n: int) -> tuple[Tensor, Tensor]:
     return images * torch.linspace(0.5, 2, n).view(-1, 1, 1, 1), torch.randint(0, 10, (n,), generator=random)
 
 
-def member_steps(rank: int, world: int, port: int, folder: Path, cuts: list[int]) -> None:
+def member_steps(rank: int, world: int, port: int, folder: Path, cuts: list[int], soma: type[Soma] = Soma) -> None:
     join(rank, world, port)
     torch.manual_seed(5)
     images, labels = batch(cuts[-1])
     own = slice(cuts[rank], cuts[rank + 1])
     with distributed.team(CPU) as (team, _):
-        network = team.wrap(resnet8().double())
+        network = team.wrap(resnet8(soma=soma).double())
         share = len(labels[own]) * world / len(labels)
         torch.save(two_steps(network, images[own], labels[own], share), folder / f"{rank}.pt")
 
@@ -143,6 +144,17 @@ def test_losses_and_gradients_equal_one_process(tmp_path: Path, cuts: list[int])
     losses, *grads = two_steps(resnet8().double(), *batch(cuts[-1]), 1.0)
     found = [torch.load(tmp_path / f"{rank}.pt") for rank in range(len(cuts) - 1)]
     torch.testing.assert_close(sum(member[0] for member in found), losses, **EXACT)
+    for _, *others in found:
+        for grad, other in zip(grads, others, strict=True):
+            torch.testing.assert_close(other, grad, **EXACT)
+
+
+def test_a_neuron_of_ones_own_joins_its_statistics(tmp_path: Path) -> None:
+    run_team(member_steps, 2, tmp_path, [0, 3, 20], ReferenceSoma)
+    torch.manual_seed(5)
+    losses, *grads = two_steps(resnet8().double(), *batch(20), 1.0)
+    found = [torch.load(tmp_path / f"{rank}.pt") for rank in range(2)]
+    torch.testing.assert_close(found[0][0] + found[1][0], losses, **EXACT)
     for _, *others in found:
         for grad, other in zip(grads, others, strict=True):
             torch.testing.assert_close(other, grad, **EXACT)

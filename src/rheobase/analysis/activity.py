@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from rheobase.nn import Soma, watched
+from rheobase.nn import somas, watched
 
 # Shares from which a finding is worth a sentence.
 MANY_CHANNELS, LOW_RATE, HIGH_RATE, FADING = 0.05, 0.01, 0.5, 0.5
@@ -37,7 +37,6 @@ class LayerActivity:
 @torch.no_grad()
 def activity(network: nn.Module, batches: Iterable[Tensor], timesteps: int) -> list[LayerActivity]:
     """Of every soma, over batches of images [N, C, H, W] or sequences [T, N, C, H, W], in evaluation mode."""
-    somas = {name: module for name, module in network.named_modules() if isinstance(module, Soma)}
     sums: dict[str, Tensor] = {}  # of mean spikes [T, C] times images
     neurons: dict[str, int] = {}
 
@@ -48,7 +47,7 @@ def activity(network: nn.Module, batches: Iterable[Tensor], timesteps: int) -> l
         neurons[name] = spikes[0, 0].numel()
 
     total = 0
-    with watched(network, somas, count):
+    with watched(network, somas(network), count):
         for x in batches:
             network(x, timesteps if x.ndim == 4 else None)
             total += x.shape[-4]

@@ -14,8 +14,9 @@ from math import erf, sqrt
 import torch
 from torch import Tensor, nn
 
-from rheobase.analysis.somas import observable, somas
+from rheobase.analysis.somas import on_reference
 from rheobase.models import SpikingNet
+from rheobase.nn import ReferenceSoma, somas
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ def isometry(
 
     In a network of residual blocks, a block is one of those, shortcut included.
     """
-    law = observable(network)
+    law = on_reference(network)
     assert isinstance(law, SpikingNet)
     law.requires_grad_(False)  # derivatives with respect to weights are not asked for
     found = somas(law)
@@ -80,7 +81,9 @@ def isometry(
             leaves[name] = current.detach().requires_grad_()
             return leaves[name]
 
-        found[name].observe = cut
+        soma = found[name]
+        assert isinstance(soma, ReferenceSoma)
+        soma.observe = cut
     law.train()(images, timesteps)
     random = torch.Generator().manual_seed(seed)
     blocks = []

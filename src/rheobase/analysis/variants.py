@@ -14,29 +14,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rheobase import kernels
-from rheobase.functional import Moments
 from rheobase.nn import Soma
 
 
 class _Variant(Soma):
-    def _fire(self, xs: Sequence[Tensor], gain: float, moments: Moments | None) -> tuple[Tensor, Moments]:
-        return kernels.fire(
-            xs,
-            self.weight * gain,
-            self.bias,
-            decay=self.decay,
-            v_th=self.v_th,
-            width=self.width,
-            eps=self.eps,
-            moments=moments,
-            group=self.group,
-        )
-
     def _as_it_is(self, xs: Sequence[Tensor], gain: float) -> Tensor:
         """Without normalisation: moments that change nothing."""
         mean = torch.zeros_like(self.running_mean)
-        return self._fire(xs, gain, (mean, torch.full_like(mean, 1 - self.eps)))[0]
+        return self._fire(xs, self.weight * gain, (mean, torch.full_like(mean, 1 - self.eps)))[0]
 
 
 class UnitAlpha(_Variant):
@@ -47,12 +32,9 @@ class UnitAlpha(_Variant):
         return self.branches**0.5
 
     def forward(self, *xs: Any) -> Tensor:
-        spikes, (mean, var) = self._fire(
-            xs, self.gain, None if self.training else (self.running_mean, self.running_var)
-        )
+        spikes, (mean, var) = self._fire(xs, self.weight * self.gain, self._moments())
         if self.training:
-            self.running_mean.lerp_(mean.to(self.running_mean.dtype), self.momentum)
-            self.running_var.lerp_(var.to(self.running_var.dtype), self.momentum)
+            self._follow(mean, var)
         return spikes
 
 

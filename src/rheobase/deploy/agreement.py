@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from rheobase.deploy.network import LIF, Network, node_name
 from rheobase.functional import readout
-from rheobase.nn import Soma, watched
+from rheobase.nn import somas, watched
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,8 @@ def record(network: nn.Module, x: Tensor, timesteps: int | None = None) -> Recor
         logits = value.expand(timesteps or len(x), *value.shape[1:]).flatten(2) * network.logit_unit
         return Record(spikes, logits)
     kept: dict[str, Tensor] = {}
-    somas = {node_name(path): module for path, module in network.named_modules() if isinstance(module, Soma)}
-    with watched(network, somas, lambda name, spikes: kept.update({name: spikes.flatten(2) > 0})):
+    layers = {node_name(path): soma for path, soma in somas(network).items()}
+    with watched(network, layers, lambda name, spikes: kept.update({name: spikes.flatten(2) > 0})):
         return Record(kept, network(x) if timesteps is None else network(x, timesteps))
 
 

@@ -14,7 +14,7 @@ from torch import Tensor, fx, nn
 
 from rheobase.deploy.convolution import convolution
 from rheobase.deploy.network import INPUT, LIF, Network, Scale, linear, node_name
-from rheobase.nn import Soma, as_sequence
+from rheobase.nn import ReferenceSoma, Soma, as_sequence
 
 _Affine = tuple[Tensor, Tensor]  # factor and shift per channel
 LAYERS = (nn.Conv2d, nn.Linear, nn.AvgPool2d, nn.Identity, Soma)
@@ -111,8 +111,11 @@ class _Graph:
         )
 
     def soma(self, path: str, soma: nn.Module, branches: list[_Branch]) -> str:
-        if not isinstance(soma, Soma) or type(soma).forward is not Soma.forward:
-            raise ValueError(f"fold: cannot map {path} ({type(soma).__name__}); expected a Soma")
+        if not isinstance(soma, Soma) or not _fires_as_lif(type(soma)):
+            raise ValueError(
+                f"fold: the neurons of {path} ({type(soma).__name__}) have dynamics of their own, which a deployed "
+                "network does not know; use Soma, or change only the spike of a ReferenceSoma"
+            )
         if len(branches) != soma.branches:
             raise ValueError(f"fold: {path} expects {soma.branches} branches, got {len(branches)}")
         affine = _normalisation(soma)
@@ -142,6 +145,13 @@ class _Graph:
             name += "_"
         self.nodes[name], self.inputs[name] = node, sources
         return name
+
+
+def _fires_as_lif(kind: type[Soma]) -> bool:
+    """Whether the forward pass of such somas is that of `Soma`, whatever their surrogate."""
+    if issubclass(kind, ReferenceSoma):
+        return all(getattr(kind, name) is getattr(ReferenceSoma, name) for name in ("forward", "fire", "current"))
+    return kind.forward is Soma.forward
 
 
 def _where(model: nn.Module, path: str) -> str:

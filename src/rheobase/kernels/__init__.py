@@ -1,11 +1,12 @@
-"""Faster implementations of `functional.fire`, equal to it in spikes, moments and every gradient.
+"""Two doors: `fire`, equal to `functional.fire` in spikes, moments and every gradient, and `convolve`; both faster.
 
-This is the only place that chooses one: `triton` on a GPU, `cpu` elsewhere, `reference` (the law itself) for what
-neither covers. An explicit choice that cannot be met raises.
+This is the only place that chooses an implementation of `fire`: `triton` on a GPU, `cpu` elsewhere, `reference` (the
+law itself) for what neither covers. An explicit choice that cannot be met raises.
 """
 
 from collections.abc import Sequence
 from importlib.util import find_spec
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,62 +14,57 @@ from torch.distributed import ProcessGroup
 
 from rheobase import functional
 from rheobase.functional import Moments
-from rheobase.kernels.fused import FusedFire, Settings
-from rheobase.kernels.lean import Branch, Convolution, LeanFire
-from rheobase.kernels.packing import are_spikes, pack_once, remember
+from rheobase.kernels.convolution import CAN_PREPARE, PreparedWeight, convolve
+from rheobase.kernels.fused import Constants, FusedFire, Settings, is_static
+from rheobase.kernels.group import joined_moments
+from rheobase.kernels.packing import are_marked, mark_spikes
+from rheobase.kernels.saving import Branch, Synapse, fire_saving
+from rheobase.kernels.winograd import Window
 
-__all__ = ["BACKENDS", "Branch", "Convolution", "are_spikes", "fire", "fire_lean", "interpreted", "remember"]
+__all__ = [
+    "BACKENDS", "CAN_PREPARE", "Branch", "PreparedWeight", "Synapse", "Window", "are_marked", "convolve", "fire",
+    "interpreted", "is_static", "joined_moments", "mark_spikes",
+]  # fmt: skip
 
 BACKENDS = ("auto", "reference", "triton", "cpu")
 
 
 def fire(
-    xs: Sequence[Tensor],
+    xs: Sequence[Tensor | Branch],
     weights: Sequence[Tensor] | Tensor,
     biases: Sequence[Tensor] | Tensor,
     *,
-    decay: float,
-    v_th: float,
-    width: float,
+    decay: float | Tensor,
+    v_th: float | Tensor,
+    width: float | Tensor,
     eps: float,
     moments: Moments | None = None,
     group: ProcessGroup | None = None,
     backend: str = "auto",
 ) -> tuple[Tensor, Moments]:
-    """`functional.fire`, faster; with a process `group` the moments are those of all its members' batches."""
-    functional.check_branches(xs, weights, biases, moments)
-    chosen = _choose(backend, xs, group)
+    """`functional.fire`, faster; with a process `group` the moments are those of all its members' batches.
+
+    A `Branch` leaves its convolution to this function, which then keeps less for the backward pass. What is a tensor
+    among decay, v_th and width may want a gradient, which only the law knows.
+    """
+    neuron: Any = {"decay": decay, "v_th": v_th, "width": width, "eps": eps}
+    tensors = [name for name, value in neuron.items() if isinstance(value, Tensor)]
+    inputs = [x.x if isinstance(x, Branch) else x for x in xs]
+    saving = any(isinstance(x, Branch) for x in xs)
+    if not saving:  # otherwise once the convolutions are carried out
+        functional.check_branches(inputs, weights, biases, moments)
+    chosen = _choose(backend, inputs, group, tensors)
     if chosen == "reference":
-        return functional.fire(xs, weights, biases, decay=decay, v_th=v_th, width=width, eps=eps, moments=moments)
-    settings = Settings(decay, v_th, width, eps, group, chosen)
-    spikes, mean, var = FusedFire.apply(settings, *_vectors(xs[0], weights, biases, moments), *xs)
+        outputs = [x.output() if isinstance(x, Branch) else x for x in xs]
+        return functional.fire(outputs, weights, biases, **neuron, moments=moments)
+    settings = Settings(Constants(**neuron), group, chosen)
+    vectors = _vectors(inputs[0], weights, biases, moments)
+    if saving:
+        branches = [x if isinstance(x, Branch) else Branch(x, are_marked(x)) for x in xs]
+        spikes, mean, var = fire_saving(branches, *vectors, settings)
+    else:
+        spikes, mean, var = FusedFire.apply(settings, *vectors, *inputs)
     return spikes, (mean, var)
-
-
-def fire_lean(
-    branches: Sequence[Branch],
-    weights: Sequence[Tensor] | Tensor,
-    biases: Sequence[Tensor] | Tensor,
-    *,
-    decay: float,
-    v_th: float,
-    width: float,
-    eps: float,
-    moments: Moments | None = None,
-    group: ProcessGroup | None = None,
-    keep_outputs: bool,
-) -> tuple[Tensor, Moments]:
-    """`fire` of convolutions of spikes, which keeps the spikes as bits and the outputs only if told to."""
-    spikes, convolutions, kernels, binary = zip(*branches, strict=True)
-    chosen = _choose("auto", spikes, group)
-    if chosen == "reference":
-        raise ValueError(f"saving memory is not supported for {len(spikes)} branches on {spikes[0].device}")
-    settings = Settings(decay, v_th, width, eps, group, chosen)
-    kept = [pack_once(s, chosen) if b else (s.detach(), None) for s, b in zip(spikes, binary, strict=True)]
-    bits, packed = zip(*kept, strict=True)
-    vectors = _vectors(spikes[0], weights, biases, moments)
-    out, mean, var = LeanFire.apply(settings, convolutions, packed, keep_outputs, *vectors, *spikes, *kernels, *bits)
-    return out, (mean, var)
 
 
 def _vectors(
@@ -81,9 +77,19 @@ def _vectors(
     return weight.to(dtype), bias.to(dtype), mean, var
 
 
-def _choose(backend: str, xs: Sequence[Tensor], group: ProcessGroup | None) -> str:
+def _choose(backend: str, xs: Sequence[Tensor], group: ProcessGroup | None, tensors: Sequence[str]) -> str:
+    """`tensors` names the settings of the neuron that are some."""
     device = xs[0].device.type
+    if backend not in BACKENDS:
+        raise ValueError(f"unknown backend '{backend}'; choose one of {', '.join(BACKENDS)}")
+    if tensors and (group is not None or backend not in ("auto", "reference")):
+        where = "a process group" if group is not None else f"backend '{backend}'"
+        raise ValueError(
+            f"{where} needs the neuron's settings as numbers, but {' and '.join(tensors)} came as a tensor"
+        )
     if backend == "auto":
+        if tensors:
+            return "reference"
         if device == "cuda" and len(xs) <= 2 and find_spec("triton") is not None:
             return "triton"
         if device == "cpu":
@@ -91,8 +97,6 @@ def _choose(backend: str, xs: Sequence[Tensor], group: ProcessGroup | None) -> s
         if group is not None:
             raise ValueError(f"on {device} a process group needs Triton and at most two branches; got {len(xs)}")
         return "reference"
-    if backend not in BACKENDS:
-        raise ValueError(f"unknown backend '{backend}'; choose one of {', '.join(BACKENDS)}")
     if backend == "reference" and group is not None:
         raise ValueError("backend 'reference' knows no process groups; use 'auto'")
     if backend == "cpu" and device != "cpu":

@@ -11,7 +11,7 @@ from math import inf, prod
 import torch
 from torch import Tensor
 
-from rheobase.kernels.fused import empty_like_sequence, is_static, one_step_if_static
+from rheobase.kernels.fused import Neurons, empty_like_sequence, is_static, one_step_if_static
 
 Block = tuple[slice, ...]  # the part it takes of a step [N, C, ...]
 
@@ -28,38 +28,25 @@ def statistics(xs: list[Tensor]) -> tuple[Tensor, Tensor]:
     return torch.stack(means), torch.stack(variances)
 
 
-def forward(
-    xs: list[Tensor], weight: Tensor, bias: Tensor, mean: Tensor, var: Tensor, decay: float, v_th: float, eps: float
-) -> Tensor:
+def forward(xs: list[Tensor], neurons: Neurons) -> Tensor:
     spikes = empty_like_sequence(xs[0])
-    soma = _Soma(xs, weight, bias, mean, var, decay, v_th, eps, kept=1)
+    soma = _Soma(xs, neurons, kept=1)
     for block in soma.blocks:
         for s, u in zip(_part(spikes, block), soma.potentials(block), strict=True):
-            torch.gt(u, v_th, out=s)
+            torch.gt(u, neurons.constants.v_th, out=s)
     return spikes
 
 
-def backward_sums(
-    grad: Tensor,
-    xs: list[Tensor],
-    weight: Tensor,
-    bias: Tensor,
-    mean: Tensor,
-    var: Tensor,
-    decay: float,
-    v_th: float,
-    width: float,
-    eps: float,
-) -> Tensor:
-    soma = _Soma(xs, weight, bias, mean, var, decay, v_th, eps, kept=len(grad))
+def backward_sums(grad: Tensor, xs: list[Tensor], neurons: Neurons) -> Tensor:
+    soma = _Soma(xs, neurons, kept=len(grad))
     accumulators, deviations = soma.buffer(1 + len(xs)), soma.buffer(1)
-    centres = _per_channel(mean, grad)
+    centres = _per_channel(neurons.mean, grad)
     sums = []
     for block in soma.blocks:
         total, *products = _fit(accumulators, block).zero_()
         (deviation,) = _fit(deviations, block)
         branches = [(_part(x, block), *rest) for x, *rest in zip(xs, centres, products, strict=True)]
-        for t, du in soma.gradients(grad, block, width):
+        for t, du in soma.gradients(grad, block):
             total.add_(du)
             for x, centre, product in branches:
                 if not is_static(x):
@@ -68,43 +55,29 @@ def backward_sums(
             if is_static(x):
                 product.addcmul_(total, torch.sub(x[0], centre, out=deviation))
         sums.append(torch.stack([_sums(_by_thread(accumulator)) for accumulator in (total, *products)]))
-    sum_du, *by_branch = (torch.cat(sums, 1).double().sum(1) / width).unbind()
-    return torch.stack([sum_du, *(soma.gain * torch.stack(by_branch))]).to(mean.dtype)
+    sum_du, *by_branch = (torch.cat(sums, 1).double().sum(1) / neurons.constants.width).unbind()
+    return torch.stack([sum_du, *(soma.gain * torch.stack(by_branch))]).to(neurons.mean.dtype)
 
 
 def backward_inputs(
-    grad: Tensor,
-    xs: list[Tensor],
-    weight: Tensor,
-    bias: Tensor,
-    mean: Tensor,
-    var: Tensor,
-    sums: Tensor,
-    count: float,
-    decay: float,
-    v_th: float,
-    width: float,
-    eps: float,
-    disposable: Collection[int] = (),
+    grad: Tensor, xs: list[Tensor], neurons: Neurons, sums: Tensor, count: float, overwritten: Collection[int]
 ) -> list[Tensor]:
-    soma = _Soma(xs, weight, bias, mean, var, decay, v_th, eps, kept=len(grad))
+    soma = _Soma(xs, neurons, kept=len(grad))
     # dx = by_du * (width * du) + by_x * x + offset, each per branch and channel
     by_x = -soma.scale * soma.gain * sums[1:].double() / (soma.k**2 * count)
-    offset = -soma.scale * sums[0].double() / count - by_x * mean.double()
-    by_du, by_x, offset = (_per_channel(f.to(mean.dtype), grad) for f in (soma.scale / width, by_x, offset))
+    offset = -soma.scale * sums[0].double() / count - by_x * neurons.mean.double()
+    by_du, dtype = soma.scale / neurons.constants.width, neurons.mean.dtype
+    by_du, by_x, offset = (_per_channel(f.to(dtype), grad) for f in (by_du, by_x, offset))
     offsets = soma.buffer(len(xs)).copy_(offset[:, None])
     totals, unrounded = soma.buffer(1), soma.buffer(1)
-    outputs = [
-        x if i in disposable and not is_static(x) else empty_like_sequence(one_step_if_static(x))
-        for i, x in enumerate(xs)
-    ]
+    outputs = [x if i in overwritten else empty_like_sequence(one_step_if_static(x)) for i, x in enumerate(xs)]
     for block in soma.blocks:
         (total,), (wide,) = _fit(totals, block).zero_(), _fit(unrounded, block)
         branches = [
             (_part(x, block), _part(dx, block), *rest)
             for x, dx, *rest in zip(xs, outputs, by_du, by_x, _fit(offsets, block), strict=True)
         ]
-        for t, du in soma.gradients(grad, block, width):
+        for t, du in soma.gradients(grad, block):
             for x, dx, *factors in branches:
                 if not is_static(x):
                     _write_gradient(dx[t], wide, du, x[t], *factors)
@@ -149,22 +122,11 @@ def _statistics(x: Tensor) -> tuple[Tensor, Tensor]:
 class _Soma:
     """The neurons of one call, block by block; `kept` potentials of a block stay in memory at once."""
 
-    def __init__(
-        self,
-        xs: list[Tensor],
-        weight: Tensor,
-        bias: Tensor,
-        mean: Tensor,
-        var: Tensor,
-        decay: float,
-        v_th: float,
-        eps: float,
-        *,
-        kept: int,
-    ) -> None:
-        self.xs, self.decay, self.v_th = xs, decay, v_th
+    def __init__(self, xs: list[Tensor], neurons: Neurons, *, kept: int) -> None:
+        weight, bias, mean, var, (self.decay, self.v_th, self.width, eps) = neurons
+        self.xs = xs
         self.static = any(map(is_static, xs))
-        self.k = v_th * len(xs) ** -0.5
+        self.k = self.v_th * len(xs) ** -0.5
         self.gain = self.k * torch.rsqrt(var.double() + eps)
         self.scale = weight.double() * self.gain
         shift = (bias.double() - self.scale * mean.double()).sum(0)
@@ -202,18 +164,19 @@ class _Soma:
             yield u
             _pass_between(u, u, -inf, above_threshold, grad_input=v)
 
-    def gradients(self, grad: Tensor, block: Block, width: float) -> Iterator[tuple[int, Tensor]]:
+    def gradients(self, grad: Tensor, block: Block) -> Iterator[tuple[int, Tensor]]:
         """Each step t, from the last to the first, with the gradient of its current times `width`."""
         potentials = list(self.potentials(block))
         _, window, du = _fit(self._rest, block)
         grads = _part(grad, block)
-        low, high, above_threshold = self.v_th - width / 2, self.v_th + width / 2, _next_above(self.v_th, du.dtype)
+        low, high = self.v_th - self.width / 2, self.v_th + self.width / 2
+        above_threshold = _next_above(self.v_th, du.dtype)
         last = len(potentials) - 1
         _pass_between(grads[last], potentials[last], low, high, grad_input=du)
         yield last, du
         for t in reversed(range(last)):
             u = potentials[t]
-            torch.addcmul(grads[t], u, du, value=-self.decay / width, out=window)
+            torch.addcmul(grads[t], u, du, value=-self.decay / self.width, out=window)
             _pass_between(window, u, low, high, grad_input=window)
             _pass_between(du, u, -inf, above_threshold, grad_input=du)
             torch.add(window, du, alpha=self.decay, out=du)

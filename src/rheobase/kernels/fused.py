@@ -11,7 +11,7 @@ of the loss by the summed current, k = alpha * v_th, r = 1 / sqrt(var + eps) and
 Constant moments (inference) are the case M = infinity.
 """
 
-from collections.abc import Collection
+from collections.abc import Sequence
 from importlib import import_module
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -21,10 +21,33 @@ import torch.distributed as dist
 from torch import Tensor
 
 from rheobase import functional
+from rheobase.kernels.group import joined_statistics
+
+
+class Constants(NamedTuple):
+    """The numbers that all neurons of a soma share."""
+
+    decay: float
+    v_th: float
+    width: float
+    eps: float
+
+
+class Neurons(NamedTuple):
+    """A layer of neurons behind n branches: tdBN of every branch, each tensor [n, C], and the shared numbers."""
+
+    weight: Tensor
+    bias: Tensor
+    mean: Tensor
+    var: Tensor
+    constants: Constants
 
 
 def _backend(name: str) -> ModuleType:
     return import_module(f"rheobase.kernels.{name}")
+
+
+# Operators take the fields of `Neurons` one by one, since their schemas know no tuples of tensors.
 
 
 @torch.library.custom_op("rheobase::statistics", mutates_args=())
@@ -35,18 +58,10 @@ def statistics(xs: list[Tensor], backend: str) -> tuple[Tensor, Tensor]:
 
 @torch.library.custom_op("rheobase::forward", mutates_args=())
 def forward(
-    xs: list[Tensor],
-    weight: Tensor,
-    bias: Tensor,
-    mean: Tensor,
-    var: Tensor,
-    decay: float,
-    v_th: float,
-    eps: float,
-    backend: str,
+    xs: list[Tensor], weight: Tensor, bias: Tensor, mean: Tensor, var: Tensor, constants: list[float], backend: str
 ) -> Tensor:
     """Spikes [T, N, C, ...]."""
-    return _backend(backend).forward(xs, weight, bias, mean, var, decay, v_th, eps)
+    return _backend(backend).forward(xs, Neurons(weight, bias, mean, var, Constants(*constants)))
 
 
 @torch.library.custom_op("rheobase::backward_sums", mutates_args=())
@@ -57,14 +72,11 @@ def backward_sums(
     bias: Tensor,
     mean: Tensor,
     var: Tensor,
-    decay: float,
-    v_th: float,
-    width: float,
-    eps: float,
+    constants: list[float],
     backend: str,
 ) -> Tensor:
     """The gradients of any bias and of every weight: [1 + n, C]."""
-    return _backend(backend).backward_sums(grad, xs, weight, bias, mean, var, decay, v_th, width, eps)
+    return _backend(backend).backward_sums(grad, xs, Neurons(weight, bias, mean, var, Constants(*constants)))
 
 
 @torch.library.custom_op("rheobase::backward_inputs", mutates_args=())
@@ -75,16 +87,39 @@ def backward_inputs(
     bias: Tensor,
     mean: Tensor,
     var: Tensor,
+    constants: list[float],
     sums: Tensor,
     count: float,
-    decay: float,
-    v_th: float,
-    width: float,
-    eps: float,
     backend: str,
 ) -> list[Tensor]:
     """The gradient of every branch; of a static one [1, N, C, ...], the mean over T of what its steps receive."""
-    return _backend(backend).backward_inputs(grad, xs, weight, bias, mean, var, sums, count, decay, v_th, width, eps)
+    neurons = Neurons(weight, bias, mean, var, Constants(*constants))
+    return _backend(backend).backward_inputs(grad, xs, neurons, sums, count, ())
+
+
+@torch.library.custom_op("rheobase::backward_inputs_", mutates_args={"overwritten"})
+def backward_inputs_(
+    grad: Tensor,
+    xs: list[Tensor],
+    overwritten: list[Tensor],
+    places: list[int],
+    weight: Tensor,
+    bias: Tensor,
+    mean: Tensor,
+    var: Tensor,
+    constants: list[float],
+    sums: Tensor,
+    count: float,
+    backend: str,
+) -> list[Tensor]:
+    """The same for branches of which some, not static ones, give their memory to their gradients.
+
+    `xs` are the other branches, whose gradients are returned; `places` are those of the `overwritten` among all.
+    """
+    neurons = Neurons(weight, bias, mean, var, Constants(*constants))
+    branches = _merged(xs, overwritten, places)
+    grads = _backend(backend).backward_inputs(grad, branches, neurons, sums, count, places)
+    return [grad for i, grad in enumerate(grads) if i not in places]
 
 
 @statistics.register_fake
@@ -109,6 +144,19 @@ def _(grad: Tensor, xs: list[Tensor], *args: Any) -> list[Tensor]:
     return [empty_like_sequence(one_step_if_static(x)) for x in xs]
 
 
+@backward_inputs_.register_fake
+def _(grad: Tensor, xs: list[Tensor], *args: Any) -> list[Tensor]:
+    return [empty_like_sequence(one_step_if_static(x)) for x in xs]
+
+
+def _merged(others: list[Tensor], placed: list[Tensor], places: list[int]) -> list[Tensor]:
+    """One list, in which `placed` are at `places` and the others around them, in order."""
+    merged = list(others)
+    for place, tensor in zip(places, placed, strict=True):
+        merged.insert(place, tensor)
+    return merged
+
+
 def is_static(x: Tensor) -> bool:
     """Whether every step of x is the same memory."""
     return x.stride(0) == 0 and x.shape[0] > 1
@@ -131,26 +179,23 @@ def empty_like_sequence(x: Tensor) -> Tensor:
 class Settings(NamedTuple):
     """What a soma hands down beside tensors."""
 
-    decay: float
-    v_th: float
-    width: float
-    eps: float
+    constants: Constants
     group: dist.ProcessGroup | None
     backend: str
 
 
 class Result(NamedTuple):
     spikes: Tensor
-    mean: Tensor
-    var: Tensor
-    values: float  # per channel, behind the moments; infinite if those were given
+    neurons: Neurons
+    values: float
+    """Number of values per channel that the moments were computed from; infinite if the moments were given."""
 
 
 def run_forward(
     xs: list[Tensor], weight: Tensor, bias: Tensor, mean: Tensor | None, var: Tensor | None, settings: Settings
 ) -> Result:
     """The first two steps; without mean and var, with the moments of the batch."""
-    decay, v_th, _, eps, group, backend = settings
+    constants, group, backend = settings
     count = float("inf")
     if mean is None or var is None:
         for x in xs:
@@ -158,34 +203,36 @@ def run_forward(
         mean, var = statistics(xs, backend)
         count = xs[0].numel() / xs[0].shape[2]
         if group is not None:
-            mean, var, count = _joined_statistics(mean, var, count, group)
-    return Result(forward(xs, weight, bias, mean, var, decay, v_th, eps, backend), mean, var, count)
+            mean, var, count = joined_statistics(mean, var, count, group)
+    neurons = Neurons(weight, bias, mean, var, constants)
+    return Result(forward(xs, *neurons, backend), neurons, count)
 
 
 def run_backward(
     grad: Tensor,
     xs: list[Tensor],
-    weight: Tensor,
-    bias: Tensor,
-    mean: Tensor,
-    var: Tensor,
+    neurons: Neurons,
     count: float,
-    settings: Settings,
-    disposable: Collection[int] = (),
+    group: dist.ProcessGroup | None,
+    backend: str,
+    disposable: Sequence[int] = (),
 ) -> tuple[Tensor, Tensor, list[Tensor]]:
-    """The last two steps: gradients of weight, bias and every branch; those of `disposable` ones overwrite them."""
-    decay, v_th, width, eps, group, backend = settings
-    shared = (weight, bias, mean, var)
-    sums = backward_sums(grad, xs, *shared, decay, v_th, width, eps, backend)
-    grad_weight, grad_bias = sums[1:], sums[:1].expand_as(bias)
+    """The last two steps: gradients of weight, bias and every branch; those of `disposable` ones overwrite them.
+
+    `disposable` is in ascending order.
+    """
+    sums = backward_sums(grad, xs, *neurons, backend)
+    grad_weight, grad_bias = sums[1:], sums[:1].expand_as(neurons.bias)
     if group is not None:
         sums = sums.clone()
         dist.all_reduce(sums, group=group)
-    inputs = (grad, xs, *shared, sums, count, decay, v_th, width, eps)
-    if disposable:  # not for the operator: its results must be new tensors
-        grads = _backend(backend).backward_inputs(*inputs, disposable=disposable)
+    places = [i for i in disposable if not is_static(xs[i])]
+    if places:
+        overwritten, others = [xs[i] for i in places], [x for i, x in enumerate(xs) if i not in places]
+        new = backward_inputs_(grad, others, overwritten, places, *neurons, sums, count, backend)
+        grads = _merged(new, overwritten, places)
     else:
-        grads = backward_inputs(*inputs, backend)
+        grads = backward_inputs(grad, xs, *neurons, sums, count, backend)
     return grad_weight, grad_bias, [g.expand_as(x) for g, x in zip(grads, xs, strict=True)]
 
 
@@ -194,7 +241,7 @@ def refuse_higher_derivatives() -> None:
     if torch.is_grad_enabled() and not torch.compiler.is_compiling():
         raise RuntimeError(
             "the kernels of a Soma know first derivatives only; "
-            "rheobase.analysis.somas.observable(network) is a copy that knows all"
+            "rheobase.analysis.somas.on_reference(network) is a copy that knows all"
         )
 
 
@@ -209,29 +256,17 @@ class FusedFire(torch.autograd.Function):
         var: Tensor | None,
         *xs: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        result = run_forward(list(xs), weight, bias, mean, var, settings)
-        ctx.save_for_backward(weight, bias, result.mean, result.var, *xs)
-        ctx.settings, ctx.count = settings, result.values
-        ctx.mark_non_differentiable(result.mean, result.var)
-        return result.spikes, result.mean, result.var
+        spikes, neurons, count = run_forward(list(xs), weight, bias, mean, var, settings)
+        ctx.save_for_backward(*neurons[:4], *xs)
+        ctx.settings, ctx.count = settings, count
+        ctx.mark_non_differentiable(neurons.mean, neurons.var)
+        return spikes, neurons.mean, neurons.var
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         refuse_higher_derivatives()
         weight, bias, mean, var, *xs = ctx.saved_tensors
-        grad_weight, grad_bias, grad_xs = run_backward(grads[0], xs, weight, bias, mean, var, ctx.count, ctx.settings)
+        constants, group, backend = ctx.settings
+        neurons = Neurons(weight, bias, mean, var, constants)
+        grad_weight, grad_bias, grad_xs = run_backward(grads[0], xs, neurons, ctx.count, group, backend)
         return None, grad_weight, grad_bias, None, None, *grad_xs
-
-
-def _joined_statistics(
-    mean: Tensor, var: Tensor, count: float, group: dist.ProcessGroup
-) -> tuple[Tensor, Tensor, float]:
-    """Combine every member's mean, variance and count without cancellation (Chan et al. 1979)."""
-    own = torch.cat([mean, var, torch.full_like(mean[:1], count)])
-    everyone = [torch.empty_like(own) for _ in range(dist.get_world_size(group))]
-    dist.all_gather(everyone, own, group=group)
-    means, variances, counts = torch.stack(everyone).split([len(mean), len(mean), 1], dim=1)
-    total = counts.sum(0)
-    joined = (means * counts).sum(0) / total
-    joined_var = (counts * (variances + (means - joined).square())).sum(0) / total
-    return joined, joined_var, float(total[0, 0])

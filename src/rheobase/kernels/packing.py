@@ -19,18 +19,20 @@ class Packed(NamedTuple):
     dtype: torch.dtype
 
 
-_fired = WeakTensorKeyDictionary()  # spikes of somas -> their version
+_marked = WeakTensorKeyDictionary()  # tensors of spikes -> their version when they were marked
 _packed_already = WeakTensorKeyDictionary()  # spikes -> their version, bits and Packed
 
 
-def remember(spikes: Tensor) -> None:
-    """That a soma fired these: they are 0 and 1."""
-    _fired[spikes] = spikes._version
+def mark_spikes(x: Tensor) -> None:
+    """Mark a tensor as binary spikes. The mark holds for views of it too, and ends when it is changed in place."""
+    whole = x._base is not None and x._base.numel() == x.numel()
+    _marked[x._base if whole else x] = x._version
 
 
-def are_spikes(x: Tensor) -> bool:
-    """Whether a soma fired x, and nobody has changed it since."""
-    return _fired.get(x) == x._version
+def are_marked(x: Tensor) -> bool:
+    """Whether x is a tensor that was marked as spikes, or a view of one, unchanged since."""
+    owners = (x,) if x._base is None else (x, x._base)
+    return any(_marked.get(owner) == x._version for owner in owners)
 
 
 def pack_once(spikes: Tensor, backend: str) -> tuple[Tensor, Packed]:

@@ -12,7 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from rheobase.kernels import triton_kernels as kernels
-from rheobase.kernels.fused import is_static, one_step_if_static
+from rheobase.kernels.fused import Neurons, is_static, one_step_if_static
 
 LONGEST_SEGMENT = 8
 PROGRAMS = 2112  # of a reduction, when there is that much to do: 16 on each processor of an H100 or H200
@@ -94,7 +94,8 @@ def _accumulator(dtype: torch.dtype) -> tl.dtype:
     return tl.float64 if dtype == torch.float64 else tl.float32
 
 
-def _constants(x: Tensor, branches: int, decay: float, v_th: float, eps: float) -> dict[str, Any]:
+def _constants(x: Tensor, neurons: Neurons) -> dict[str, Any]:
+    branches, (decay, v_th, _, eps) = len(neurons.weight), neurons.constants
     return {
         "T": x.shape[0],
         "SEGMENT": _segment(x.shape[0]),
@@ -133,75 +134,50 @@ def statistics(xs: list[Tensor]) -> tuple[Tensor, Tensor]:
 
 
 @on_device_of_first
-def forward(
-    xs: list[Tensor], weight: Tensor, bias: Tensor, mean: Tensor, var: Tensor, decay: float, v_th: float, eps: float
-) -> Tensor:
+def forward(xs: list[Tensor], neurons: Neurons) -> Tensor:
     layout = _Layout.of(xs[0])
     xs = [layout.fit(x) for x in xs]
     spikes = layout.empty(xs[0])
     tile = layout.tile("forward")
     kernels.forward_kernel[layout.grid(tile)](
-        xs[0], xs[-1], spikes, weight.contiguous(), bias.contiguous(), mean.contiguous(), var.contiguous(),
+        xs[0], xs[-1], spikes, *(p.contiguous() for p in neurons[:4]),
         layout.rows, layout.channels, xs[0].stride(0), xs[-1].stride(0), spikes.stride(0),
         layout.stride_n, layout.stride_c,
-        PIXELS=layout.pixels, **_constants(xs[0], len(xs), decay, v_th, eps), **tile,
+        PIXELS=layout.pixels, **_constants(xs[0], neurons), **tile,
     )  # fmt: skip
     return spikes
 
 
 @on_device_of_first
-def backward_sums(
-    grad: Tensor,
-    xs: list[Tensor],
-    weight: Tensor,
-    bias: Tensor,
-    mean: Tensor,
-    var: Tensor,
-    decay: float,
-    v_th: float,
-    width: float,
-    eps: float,
-) -> Tensor:
+def backward_sums(grad: Tensor, xs: list[Tensor], neurons: Neurons) -> Tensor:
     layout = _Layout.of(xs[0])
     tile = layout.tile("backward_sums")
     grid = layout.grid(tile, PROGRAMS)
     xs = [layout.fit(x) for x in xs]
-    partial = weight.new_empty(grid[0], 1 + len(xs), layout.channels)
-    shared = (weight, bias, mean, var)
-    _backward(layout, tile, grid, grad, xs, [partial], shared, None, 0, decay, v_th, width, eps)
+    partial = neurons.weight.new_empty(grid[0], 1 + len(xs), layout.channels)
+    _backward(layout, tile, grid, grad, xs, [partial], neurons)
     sums = torch.empty_like(partial[0])
     kernels.join_sums_kernel[(triton.cdiv(layout.channels, 4), 1 + len(xs))](
-        partial, sums, var.contiguous(), layout.channels, grid[0],
-        K=v_th * len(xs) ** -0.5, EPS=eps, PROGRAMS=triton.next_power_of_2(grid[0]), CHANNELS=4, num_warps=8,
+        partial, sums, neurons.var.contiguous(), layout.channels, grid[0],
+        K=neurons.constants.v_th * len(xs) ** -0.5, EPS=neurons.constants.eps,
+        PROGRAMS=triton.next_power_of_2(grid[0]), CHANNELS=4, num_warps=8,
     )  # fmt: skip
     return sums
 
 
 @on_device_of_first
 def backward_inputs(
-    grad: Tensor,
-    xs: list[Tensor],
-    weight: Tensor,
-    bias: Tensor,
-    mean: Tensor,
-    var: Tensor,
-    sums: Tensor,
-    count: float,
-    decay: float,
-    v_th: float,
-    width: float,
-    eps: float,
-    disposable: Collection[int] = (),
+    grad: Tensor, xs: list[Tensor], neurons: Neurons, sums: Tensor, count: float, overwritten: Collection[int]
 ) -> list[Tensor]:
     layout = _Layout.of(xs[0])
     tile = layout.tile("backward_inputs")
-    xs = [layout.fit(x) for x in xs]
-    outs = [
-        x if i in disposable and not is_static(x) else layout.empty(one_step_if_static(x)) for i, x in enumerate(xs)
-    ]
-    shared = (weight, bias, mean, var)
+    fitted = [layout.fit(x) for x in xs]
+    outs = [x if i in overwritten else layout.empty(one_step_if_static(x)) for i, x in enumerate(fitted)]
     finite = 0 if isinf(count) else round(count)
-    _backward(layout, tile, layout.grid(tile), grad, xs, outs, shared, sums, finite, decay, v_th, width, eps)
+    _backward(layout, tile, layout.grid(tile), grad, fitted, outs, neurons, sums, finite)
+    for i in overwritten:
+        if outs[i] is not xs[i]:  # it did not lie as the kernel needs it
+            xs[i].copy_(outs[i])
     return outs
 
 
@@ -212,24 +188,20 @@ def _backward(
     grad: Tensor,
     xs: list[Tensor],
     outs: list[Tensor],
-    shared: tuple[Tensor, ...],
-    sums: Tensor | None,
-    count: int,
-    decay: float,
-    v_th: float,
-    width: float,
-    eps: float,
+    neurons: Neurons,
+    sums: Tensor | None = None,
+    count: int = 0,
 ) -> None:
     grad = layout.fit(grad)
-    constants = _constants(grad, len(xs), decay, v_th, eps)
+    constants = _constants(grad, neurons)
     segments = triton.cdiv(grad.shape[0], constants["SEGMENT"])
-    starts = shared[0].new_empty(segments - 1, grad[0].numel()) if segments > 1 else None
+    starts = neurons.weight.new_empty(segments - 1, grad[0].numel()) if segments > 1 else None
     kernels.backward_kernel[grid](
-        grad, xs[0], xs[-1], outs[0], outs[-1], starts, *(p.contiguous() for p in shared), sums, count,
+        grad, xs[0], xs[-1], outs[0], outs[-1], starts, *(p.contiguous() for p in neurons[:4]), sums, count,
         layout.rows, layout.channels, *(x.stride(0) for x in (grad, xs[0], xs[-1], outs[0], outs[-1])),
         grad[0].numel(), layout.stride_n, layout.stride_c,
-        PIXELS=layout.pixels, STATIC1=is_static(xs[0]), STATIC2=is_static(xs[-1]), SUMS=sums is None, WIDTH=width,
-        **constants, **tile,
+        PIXELS=layout.pixels, STATIC1=is_static(xs[0]), STATIC2=is_static(xs[-1]), SUMS=sums is None,
+        WIDTH=neurons.constants.width, **constants, **tile,
     )  # fmt: skip
 
 

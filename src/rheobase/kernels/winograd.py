@@ -15,7 +15,7 @@ cache are slow to exchange. Large matrices leave no room for that: all threads s
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from math import isqrt, prod
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -29,17 +29,13 @@ _CACHED = 512 * 1024  # elements of a thread's transformed tiles, inputs and out
 _TILES = 128  # of a thread at least, so that a matrix product is worth the way of its weights to the core
 
 
-class Window(Protocol):
-    """What a convolution does beside its weight."""
+class Window(NamedTuple):
+    """How a convolution moves over its input."""
 
-    @property
-    def stride(self) -> Any: ...
-    @property
-    def padding(self) -> Any: ...
-    @property
-    def dilation(self) -> Any: ...
-    @property
-    def groups(self) -> int: ...
+    stride: tuple[int, ...]
+    padding: tuple[int, ...] | str
+    dilation: tuple[int, ...]
+    groups: int
 
 
 def applies(x: Tensor, weight: Tensor, window: Window, *, images: int = _IMAGES) -> bool:

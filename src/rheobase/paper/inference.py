@@ -8,7 +8,7 @@ import torch
 from rheobase.analysis.activity import LayerActivity, activity
 from rheobase.analysis.operations import Operations, operations
 from rheobase.analysis.sizes import default_input, synapses
-from rheobase.analysis.somas import settle
+from rheobase.analysis.somas import calibrate_statistics
 from rheobase.data.feed import first_images
 from rheobase.deploy import fold
 from rheobase.models import SpikingNet, build
@@ -181,5 +181,5 @@ def _untrained(name: str, size: int, images: int = 2) -> tuple[SpikingNet, torch
     torch.manual_seed(0)
     network = build(name, image_size=size).eval()
     x = torch.randn(images, 3, size, size)
-    settle(network, x, TIMESTEPS)
+    calibrate_statistics(network, x, TIMESTEPS)
     return network, x

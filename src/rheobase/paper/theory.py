@@ -18,9 +18,8 @@ from rheobase.analysis.isometry import (
     predicted_varphi,
     probe,
 )
-from rheobase.analysis.somas import LawSoma
 from rheobase.models import build
-from rheobase.nn import Conv2d
+from rheobase.nn import Conv2d, ReferenceSoma
 from rheobase.paper.result import Result
 from rheobase.report.charts import Chart
 
@@ -132,7 +131,7 @@ def _wide_blocks(ratio: float, channels: int, blocks: int, probes: int) -> dict[
     current = V_TH * torch.randn(1, 8, channels, 8, 8)
     estimates, moments = [], 0.0
     for block in range(blocks):
-        soma = LawSoma(channels, decay=0.0, v_th=V_TH, width=ratio * V_TH)
+        soma = ReferenceSoma(channels, decay=0.0, v_th=V_TH, width=ratio * V_TH)
         start = current.detach().requires_grad_()
         current = soma.current(_convolution(channels)(soma.fire(start)))
         estimates.append(_probe(current, start, probes, seed=block))
@@ -156,7 +155,7 @@ def _residual_blocks(ratio: float, channels: int, probes: int) -> list[dict[str,
     current = V_TH * torch.randn(1, 8, channels, 8, 8)
     rows = []
     for block, behind_identity in (("behind a convolution", False), ("behind an identity shortcut", True)):
-        inner, outer = (LawSoma(channels, n, decay=0.0, v_th=V_TH, width=ratio * V_TH) for n in (1, 2))
+        inner, outer = (ReferenceSoma(channels, n, decay=0.0, v_th=V_TH, width=ratio * V_TH) for n in (1, 2))
         start = current.detach().requires_grad_()
         spikes = outer.fire(start)
         hidden = inner(_convolution(channels)(spikes))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from rheobase.nn import Soma, watched
+from rheobase.nn import Soma, somas, watched
 from rheobase.recipes import Recipe
 from rheobase.train.capture import capture
 from rheobase.train.optimizers import make_optimizer, set_learning_rate
@@ -42,11 +42,11 @@ def gradient_norms(
     network: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], recipe: Recipe, *, learn: bool = True
 ) -> GradientNorms:
     """Train `network` on (images, labels) by the recipe's step and watch its layers; `learn=False` moves no weight."""
-    somas, synapses = inner_layers(network)
+    layers, synapses = inner_layers(network)
     device = next(network.parameters()).device  # norms are added up there: a captured step must not wait for the host
-    spikes = torch.zeros(len(somas), dtype=torch.float64, device=device)
+    spikes = torch.zeros(len(layers), dtype=torch.float64, device=device)
     weights = torch.zeros(len(synapses), dtype=torch.float64, device=device)
-    places = {name: i for i, name in enumerate(somas)}
+    places = {name: i for i, name in enumerate(layers)}
 
     def listen(name: str, out: Tensor) -> None:
         def add(gradient: Tensor) -> None:
@@ -69,7 +69,7 @@ def gradient_norms(
         return result
 
     steps, captured = 0, capture(step, device)
-    with watched(network, somas, listen, training=True):
+    with watched(network, layers, listen, training=True):
         for images, labels in batches:
             captured(images, labels)
             steps += 1
@@ -77,24 +77,23 @@ def gradient_norms(
         raise ValueError("gradient_norms: expected at least one batch, got none")
     by_name = dict(zip(synapses, (weights / steps).tolist(), strict=True))
     return GradientNorms(
-        layers=list(somas),
+        layers=list(layers),
         spikes=(spikes / steps).tolist(),
         weights=[norm for name, norm in by_name.items() if "shortcut" not in name],
         steps=steps,
     )
 
 
-def inner_layers(network: nn.Module) -> tuple[dict[str, nn.Module], dict[str, nn.Conv2d]]:
+def inner_layers(network: nn.Module) -> tuple[dict[str, Soma], dict[str, nn.Conv2d]]:
     """Somas and convolutions between the encoding and the decoding layer: of the body, where a network has one."""
     body = getattr(network, "body", None)
     inner = body if isinstance(body, nn.Module) else network
-    somas: dict[str, nn.Module] = {name: m for name, m in inner.named_modules() if isinstance(m, Soma)}
-    synapses = {name: m for name, m in inner.named_modules() if isinstance(m, nn.Conv2d)}
+    layers, synapses = somas(inner), {n: m for n, m in inner.named_modules() if isinstance(m, nn.Conv2d)}
     if inner is network:  # the first of each encode the image
-        somas, synapses = dict(list(somas.items())[1:]), dict(list(synapses.items())[1:])
-    if not somas:
+        layers, synapses = dict(list(layers.items())[1:]), dict(list(synapses.items())[1:])
+    if not layers:
         raise ValueError("gradient_norms: the network has no layers between its encoding and decoding layers")
-    return somas, synapses
+    return layers, synapses
 
 
 def _norm(gradient: Tensor) -> Tensor:

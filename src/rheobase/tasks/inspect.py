@@ -13,13 +13,13 @@ from rheobase.analysis.distributions import histogram, potentials
 from rheobase.analysis.isometry import isometry
 from rheobase.analysis.operations import operations
 from rheobase.analysis.sizes import default_input
-from rheobase.analysis.somas import observable, settle, somas
+from rheobase.analysis.somas import calibrate_statistics, on_reference
 from rheobase.data import DataInfo
 from rheobase.data.feed import first_images
 from rheobase.deploy import fold
 from rheobase.deploy.network import LIF, Network
 from rheobase.models import SpikingNet, build
-from rheobase.nn import Soma, watched
+from rheobase.nn import ReferenceSoma, somas, watched
 from rheobase.recipes import RECIPES, Recipe
 from rheobase.tasks.gradients import gradient_norms
 from rheobase.train.runs import Run, load_network
@@ -87,7 +87,7 @@ def inspect_network(name: str, *, images: int = 8, timesteps: int = 2, probes: i
     size = min(size, 64)  # networks for larger images take any size
     network = build(name, num_classes=max(images, 10), in_channels=channels, image_size=size)
     x, labels = torch.randn(images, channels, size, size), torch.arange(images)
-    settle(network, x, timesteps)
+    calibrate_statistics(network, x, timesteps)
     blocks = isometry(network, x, timesteps, probes=probes) if isinstance(network, SpikingNet) else []
     layers = activity(network, [x], timesteps)
     recipe = Recipe(name=name, data="noise", network=name, timesteps=timesteps, epochs=1, batch_size=images)
@@ -154,10 +154,11 @@ def _confusion(predicted: Tensor, labels: Tensor, classes: int) -> list[list[int
 @torch.no_grad()
 def _membranes(network: nn.Module, x: Tensor, timesteps: int) -> dict[str, Any]:
     """Histogram of the potential of every layer, from -4 to 4 thresholds."""
-    law = observable(network).eval()
+    law = on_reference(network).eval()
     found: dict[str, Any] = {}
 
     for name, soma in somas(law).items():
+        assert isinstance(soma, ReferenceSoma)
 
         def see(current: Tensor, name: str = name, decay: float = soma.decay, v_th: float = soma.v_th) -> Tensor:
             u = potentials(current, decay=decay, v_th=v_th) / v_th
@@ -208,9 +209,8 @@ def _samples(
     wrong = (~right).nonzero().flatten()[: SAMPLES // 2].tolist()
     chosen = wrong + right.nonzero().flatten()[: SAMPLES - len(wrong)].tolist()
     spikes: dict[str, Tensor] = {}
-    layers = {name: module for name, module in network.named_modules() if isinstance(module, Soma)}
     picked = x[chosen] if x.ndim == 4 else x[:, chosen]
-    with watched(network, layers, spikes.__setitem__):
+    with watched(network, somas(network), spikes.__setitem__):
         network(picked, timesteps if x.ndim == 4 else None)
     mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (info.mean, info.std))
     samples = []

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from rheobase.nn import Soma
+from rheobase.nn import somas
 
 PATIENCE = timedelta(minutes=10)  # how long a process waits for one that does not answer
 
@@ -49,9 +49,8 @@ class Team:
         """`network` with gradients averaged and statistics joined over all processes."""
         if self.world == 1:
             return network
-        for module in network.modules():
-            if isinstance(module, Soma):
-                module.group = dist.group.WORLD
+        for soma in somas(network).values():
+            soma.group = dist.group.WORLD
         return DistributedDataParallel(network)
 
 

@@ -8,7 +8,6 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -18,7 +17,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from rheobase.data import DataInfo, expected
-from rheobase.kernels import fused
 from rheobase.recipes import Recipe
 from rheobase.train.optimizers import make_optimizer
 from rheobase.train.runs import network_for
@@ -43,7 +41,7 @@ def tensor_bytes(recipe: Recipe, batch: int, data: DataInfo | None = None) -> in
     data = data or expected(recipe.data, size=recipe.image_size, timesteps=recipe.timesteps)
     shape = (recipe.timesteps, batch, *data.shape) if data.timesteps else (batch, *data.shape)
     dtype = DTYPES.get(recipe.precision, torch.float32)
-    with _bodiless_kernels(), FakeTensorMode(), _Storages() as storages:
+    with FakeTensorMode(), _Storages() as storages:
         with _default_dtype(dtype):  # fake parameters cannot be converted afterwards
             network = network_for(recipe, data)
             average = network_for(recipe, data) if recipe.average else None
@@ -105,13 +103,6 @@ class _Storages(TorchDispatchMode):
         self.live -= size
 
 
-def _backward_inputs(grad: Tensor, xs: list[Tensor], *rest: Any, disposable: Any = ()) -> list[Tensor]:
-    return [
-        x if i in disposable and not fused.is_static(x) else fused.empty_like_sequence(fused.one_step_if_static(x))
-        for i, x in enumerate(xs)
-    ]
-
-
 @contextmanager
 def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
     before = torch.get_default_dtype()
@@ -120,14 +111,3 @@ def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
         yield
     finally:
         torch.set_default_dtype(before)
-
-
-@contextmanager
-def _bodiless_kernels() -> Iterator[None]:
-    """Kernels that are called directly, not as operators with a fake of their own, only allocate their results."""
-    before = fused._backend
-    fused._backend = lambda name: SimpleNamespace(backward_inputs=_backward_inputs)  # type: ignore[assignment,return-value]
-    try:
-        yield
-    finally:
-        fused._backend = before

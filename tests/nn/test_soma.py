@@ -1,4 +1,4 @@
-"""Synapses fold T into the batch; the soma owns parameters, running statistics and the identity of its neuron."""
+"""The soma owns parameters, running statistics and the identity of its neuron."""
 
 import copy
 import re
@@ -10,20 +10,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from rheobase import functional
 from rheobase.models import build
-from rheobase.nn import AvgPool2d, Conv2d, Soma, hold, set_memory, watched
+from rheobase.nn import Conv2d, ReferenceSoma, Soma, set_memory, somas, watched
 
 T, N, C, H, W = 3, 4, 5, 6, 8
-
-
-@pytest.mark.parametrize(
-    ("synapse", "plain"),
-    [(Conv2d(C, 7, 3, 2, padding=1), nn.Conv2d(C, 7, 3, 2, padding=1)), (AvgPool2d(2), nn.AvgPool2d(2))],
-)
-def test_synapse_treats_every_step_alike(synapse: nn.Module, plain: nn.Module) -> None:
-    plain.load_state_dict(synapse.state_dict())
-    x = torch.randn(T, N, C, H, W)
-    torch.testing.assert_close(synapse(x), torch.stack([plain(x_t) for x_t in x]))
 
 
 def test_soma_starts_as_the_paper_says() -> None:
@@ -166,30 +157,6 @@ def test_bad_input(xs: list[Tensor], message: str) -> None:
         Soma(C, 2)(*xs)
 
 
-def test_pooling_of_what_is_held_for_all_steps() -> None:
-    x = torch.randn(1, 2, 3, 6, 5, dtype=torch.float64, requires_grad=True)
-    pooled = AvgPool2d(2)(hold(x, 4))
-    weights = torch.randn_like(pooled)
-    (expected,) = torch.autograd.grad((nn.AvgPool2d(2)(x[0])[None] * weights).sum(), x)
-    (found,) = torch.autograd.grad((pooled * weights).sum(), x)
-    torch.testing.assert_close(found, expected)
-
-
-def test_a_window_larger_than_the_image_is_an_error() -> None:
-    with pytest.raises(RuntimeError, match="too small"):
-        AvgPool2d(4)(torch.zeros(2, 1, 3, 3, 5))
-
-
-def test_pooling_of_steps_that_overlap_in_memory() -> None:
-    frames = torch.randn(T + 2, N, C, H, W, dtype=torch.float64, requires_grad=True)
-    grads = []
-    for pool in (AvgPool2d(2), lambda x: nn.functional.avg_pool2d(x.flatten(0, 2), 2).unflatten(0, x.shape[:3])):
-        out = pool(frames.unfold(0, T, 1).movedim(-1, 0).flatten(1, 2))
-        (grad,) = torch.autograd.grad((out * torch.arange(out.numel()).view_as(out)).sum(), frames)
-        grads.append(grad)
-    torch.testing.assert_close(*grads)
-
-
 def test_watching_sees_outputs_and_gives_every_part_its_mode_back() -> None:
     network, seen = build("resnet8").train(), []
     network.body[0].eval()
@@ -200,13 +167,6 @@ def test_watching_sees_outputs_and_gives_every_part_its_mode_back() -> None:
     assert [module.training for module in network.modules()] == modes
     network(torch.randn(3, 1, 8, 8), 2)
     assert seen == [("first", (2, 3, 16, 8, 8))]
-
-
-def test_a_convolution_that_must_wait_for_a_soma_says_so() -> None:
-    network = build("resnet8")
-    set_memory(network, "packed")
-    with pytest.raises(AttributeError, match="memory 'packed' must feed a Soma straight away"):
-        network(torch.randn(3, 1, 8, 8), 2)
 
 
 @pytest.mark.parametrize("memory", ["speed", "packed", "recompute"])
@@ -222,3 +182,136 @@ def test_a_soma_of_a_process_group_can_be_copied() -> None:
     soma = Soma(C)
     soma.group = threading.Lock()  # cannot be copied, like a process group
     assert copy.deepcopy(soma).group is None
+
+
+@pytest.mark.parametrize("name", ["decay", "v_th", "width"])
+@pytest.mark.parametrize("memory", ["speed", "packed", "recompute"])
+def test_a_setting_that_is_a_tensor_gets_the_gradient_of_the_law(name: str, memory: str) -> None:
+    conv, x = Conv2d(C, 7, 3, bias=False).double(), torch.randn(T, N, C, H, W, dtype=torch.float64)
+    set_memory(conv, memory)
+    neuron = {"decay": 0.3, "v_th": 0.6, "width": 0.9}
+    results = []
+    for fire in (Soma(7, **neuron).double(), None):
+        setting = nn.Parameter(torch.tensor(neuron[name], dtype=torch.float64))
+        if fire is None:
+            spikes, _ = functional.fire(
+                [conv.convolve(x)], torch.ones(1, 7), torch.zeros(1, 7), **neuron | {name: setting}, eps=1e-5
+            )
+        else:
+            setattr(fire, name, setting)
+            spikes = fire(conv(x))
+        spikes.backward(torch.linspace(-1, 2, spikes.numel(), dtype=torch.float64).view_as(spikes))
+        results.append((spikes, setting.grad, conv.weight.grad))
+        conv.weight.grad = None
+    (own, grad, weights), (law, law_grad, law_weights) = results
+    assert torch.equal(own, law)
+    assert 0 < own.mean() < 1
+    torch.testing.assert_close(weights, law_weights, rtol=1e-9, atol=1e-9)
+    if name == "width":  # of the surrogate, which the law does not differentiate
+        assert grad is law_grad is None
+    else:
+        assert law_grad.abs() > 1e-3
+        torch.testing.assert_close(grad, law_grad, rtol=1e-9, atol=1e-9)
+
+
+def test_a_setting_that_is_a_tensor_survives_a_checkpoint() -> None:
+    soma, other = Soma(C), Soma(C)
+    soma.decay, other.decay = nn.Parameter(torch.tensor(0.3)), nn.Parameter(torch.tensor(0.4))
+    other.load_state_dict(soma.state_dict())
+    assert other.decay == soma.decay
+
+
+def test_a_setting_that_is_a_tensor_is_refused_in_a_process_group() -> None:
+    soma = Soma(C)
+    soma.decay, soma.group = nn.Parameter(torch.tensor(0.3)), "any"
+    message = "a process group needs the neuron's settings as numbers, but decay came as a tensor"
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        soma(torch.randn(T, N, C))
+
+
+def test_somas_by_name() -> None:
+    network = build("resnet8")
+    names = ["soma", *(f"body.{i}.soma{k}" for i in range(3) for k in (1, 2))]
+    assert list(somas(network)) == names
+    assert all(soma is network.get_submodule(name) for name, soma in somas(network).items())
+
+
+def reference(soma: Soma) -> ReferenceSoma:
+    twin = ReferenceSoma(soma.channels, soma.branches, decay=soma.decay, v_th=soma.v_th, width=soma.width)
+    twin.to(soma.weight.dtype).load_state_dict(soma.state_dict())
+    return twin.train(soma.training)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_a_reference_soma_equals_the_kernels(training: bool) -> None:
+    soma = Soma(C, 2, decay=0.4, v_th=0.7, width=0.8).double().train(training)
+    nn.init.uniform_(soma.weight, 0.5, 2)
+    nn.init.uniform_(soma.running_var, 0.5, 2)
+    results = []
+    for layer in (soma, reference(soma)):
+        torch.manual_seed(3)
+        xs = [torch.randn(T, N, C, H, W, dtype=torch.float64, requires_grad=True) for _ in range(2)]
+        spikes = layer(*xs)
+        spikes.backward(torch.randn_like(spikes))
+        results.append([spikes, *(x.grad for x in xs), layer.weight.grad, layer.bias.grad, *layer.buffers()])
+    assert 0 < results[0][0].mean() < 1
+    for own, law in zip(*results, strict=True):
+        torch.testing.assert_close(law, own, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_a_reference_soma_of_half_precision_is_the_law(dtype: torch.dtype) -> None:
+    x, soma = torch.randn(T, N, C, H, W).to(dtype), ReferenceSoma(C, 2)
+    spikes = soma(x, x.flip(0))
+    law, (mean, _) = functional.fire([x, x.flip(0)], soma.weight, soma.bias, decay=0.25, v_th=0.5, width=1.0, eps=1e-5)
+    assert spikes.dtype == dtype
+    assert torch.equal(spikes, law)
+    torch.testing.assert_close(soma.running_mean, 0.1 * mean)
+    assert soma.running_mean.dtype == torch.float32
+
+
+@pytest.mark.parametrize("memory", ["speed", "packed", "recompute"])
+def test_a_reference_soma_under_autocast(memory: str) -> None:
+    conv, soma = Conv2d(C, 7, 3, bias=False), ReferenceSoma(7)
+    set_memory(conv, memory)
+    with torch.autocast("cpu", torch.bfloat16):
+        spikes = soma(conv(torch.randn(T, N, C, H, W)))
+    assert spikes.dtype == torch.bfloat16
+    spikes.sum().backward()
+    assert conv.weight.grad is not None
+    assert conv.weight.grad.any()
+
+
+class Integrator(ReferenceSoma):
+    """Neither leak nor reset."""
+
+    def fire(self, current: Tensor) -> Tensor:
+        return functional.spike(current.cumsum(0), v_th=self.v_th, width=self.width)
+
+
+@pytest.mark.parametrize("memory", ["speed", "packed"])
+def test_a_neuron_of_ones_own_in_a_network(memory: str) -> None:
+    network = build("resnet8", soma=Integrator, v_th=0.6).double()
+    set_memory(network, memory)
+    network(torch.randn(N, 1, 8, 8, dtype=torch.float64), T).square().sum().backward()
+    for name, parameter in network.named_parameters():
+        assert parameter.grad is not None, name
+        assert parameter.grad.isfinite().all(), name
+    assert network.stem.weight.grad.any()
+    assert network.soma.running_mean.any()
+    x = torch.randn(T, N, C, dtype=torch.float64)
+    soma = Integrator(C, v_th=0.6).double()
+    u = torch.stack([soma.current(x)[: t + 1].sum(0) for t in range(T)])
+    assert torch.equal(soma(x), (u > 0.6).double())
+
+
+@pytest.mark.parametrize(
+    ("xs", "message"),
+    [
+        ([torch.zeros(T, N, C)], "Soma: expected 2 branches, got 1"),
+        ([torch.zeros(T, N, C + 2)] * 2, f"fire: expected {C} channels in dimension 2, got [{T}, {N}, {C + 2}]"),
+    ],
+)
+def test_bad_input_of_a_reference_soma(xs: list[Tensor], message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        ReferenceSoma(C, 2)(*xs)

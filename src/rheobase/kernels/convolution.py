@@ -1,0 +1,73 @@
+"""Convolutions of images [N, C, H, W]: Winograd's method where it is faster, torch's everywhere else."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rheobase.kernels import winograd
+from rheobase.kernels.winograd import Window
+
+CAN_PREPARE = torch.backends.mkldnn.is_available() and all(
+    hasattr(torch.ops.mkldnn, name) for name in ("_reorder_convolution_weight", "_convolution_pointwise")
+)
+
+
+def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, window: Window) -> Tensor:
+    """`torch.conv2d`, faster."""
+    if bias is None and winograd.applies(x, weight, window):
+        return winograd.convolve(x, weight)
+    return torch.conv2d(x, weight, bias, *window)  # type: ignore[arg-type]
+
+
+def gradients(grad: Tensor, x: Tensor, weight: Tensor, window: Window) -> tuple[Tensor, Tensor]:
+    """Of x and of the weight, for the convolution without bias; the same as autograd's."""
+    if winograd.applies(x, weight, window):
+        return winograd.gradients(grad, x, weight)
+    how = (window.stride, window.padding, window.dilation, False, [0, 0], window.groups)
+    grad_x, grad_weight, _ = torch.ops.aten.convolution_backward(grad, x, weight, None, *how, [True, True, False])
+    return grad_x, grad_weight
+
+
+class PreparedWeight:
+    """What a CPU makes of a weight before it convolves with it, kept until the weight changes.
+
+    `torch.conv2d` brings float32 weights into oneDNN's order at every call; here that is done once, as the
+    transformation of Winograd's method is. The operators are those that torch's own compiler uses for frozen networks,
+    and `CAN_PREPARE` says whether they are there.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[str, tuple[Any, Any]] = {}
+
+    def convolve(self, x: Tensor, weight: Tensor, bias: Tensor | None, window: Window) -> Tensor:
+        """`convolve` of float32 images on a CPU, without gradients.
+
+        A weight of float64 is rounded to float32, and taken for integers: Winograd's method would not keep them exact.
+        """
+        if winograd.applies(x, weight, window, images=1):
+            m = winograd.tile(x)
+            matrices = self.once(f"transformed for {m}", weight, lambda: winograd.transformed(weight, m))
+            return winograd.convolve_transformed(x, matrices, bias)
+        how = [list(window.padding), list(window.stride), list(window.dilation), window.groups]
+
+        def reordered() -> Tensor:
+            return torch.ops.mkldnn._reorder_convolution_weight(weight.float(), *how, list(x.shape))
+
+        convolve = torch.ops.mkldnn._convolution_pointwise.default
+        return convolve(x, self.once("reordered", weight, reordered), bias, *how, "none", [], "")
+
+    def once(self, what: str, weight: Tensor, make: Callable[[], Any]) -> Any:
+        """What `make` makes of the weight."""
+        version = weight.data_ptr(), weight._version, torch.get_num_threads()
+        if what not in self._kept or self._kept[what][0] != version:
+            self._kept[what] = version, make()
+        return self._kept[what][1]
+
+    def clear(self) -> None:
+        """To be called when the weight is replaced: a new one may come to lie where the old one was."""
+        self._kept.clear()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_kept": {}}  # oneDNN's order can be neither copied nor saved

@@ -1,0 +1,123 @@
+"""The memory-saving path: the fused soma together with the convolutions that feed it.
+
+Kept for the backward pass are the incoming spikes, one bit each, and the convolutions' outputs unless they are to be
+computed again.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from rheobase.functional import check_branches
+from rheobase.kernels import convolution
+from rheobase.kernels.fused import Neurons, Settings, refuse_higher_derivatives, run_backward, run_forward
+from rheobase.kernels.packing import Packed, pack_once, unpack
+from rheobase.kernels.winograd import Window
+
+
+class Synapse(NamedTuple):
+    """The convolution of a branch, beside its weight."""
+
+    window: Window
+    keep_output: bool
+    """Otherwise the backward pass computes it again."""
+
+    def output(self, x: Tensor, weight: Tensor) -> Tensor:
+        return convolution.convolve(x.flatten(0, 1), weight, None, self.window).unflatten(0, x.shape[:2])
+
+    def gradients(self, grad: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        """Of x and of the weight."""
+        grad_x, grad_weight = convolution.gradients(grad.flatten(0, 1), x.flatten(0, 1), weight, self.window)
+        return grad_x.unflatten(0, x.shape[:2]), grad_weight
+
+
+class Branch(NamedTuple):
+    """What a soma receives: x [T, N, C, ...], through a convolution that is left to the soma if there is one."""
+
+    x: Tensor
+    binary: bool
+    """Whether x is known to be spikes, of which bits can be kept."""
+    synapse: Synapse | None = None
+    weight: Tensor | None = None
+
+    def output(self) -> Tensor:
+        """The convolution carried out, for autograd."""
+        return self.x if self.synapse is None or self.weight is None else self.synapse.output(self.x, self.weight)
+
+
+def fire_saving(
+    branches: Sequence[Branch],
+    weight: Tensor,
+    bias: Tensor,
+    mean: Tensor | None,
+    var: Tensor | None,
+    settings: Settings,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Spikes, mean and variance."""
+    xs, binary, synapses, kernels = zip(*branches, strict=True)
+    kept = [pack_once(x, settings.backend) if b else (x.detach(), None) for x, b in zip(xs, binary, strict=True)]
+    bits, packed = zip(*kept, strict=True)
+    return _SavingFire.apply(settings, synapses, packed, weight, bias, mean, var, *xs, *kernels, *bits)
+
+
+class _SavingFire(torch.autograd.Function):
+    """Its tensors: inputs of all branches, weights of their convolutions (or None), and what is kept of the inputs."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        settings: Settings,
+        synapses: list[Synapse | None],
+        packed: list[Packed | None],
+        weight: Tensor,
+        bias: Tensor,
+        mean: Tensor | None,
+        var: Tensor | None,
+        *tensors: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        n = len(synapses)
+        inputs, kernels, bits = tensors[:n], tensors[n : 2 * n], tensors[2 * n :]
+        xs = [
+            x if synapse is None else synapse.output(x, kernel)
+            for synapse, x, kernel in zip(synapses, inputs, kernels, strict=True)
+        ]
+        check_branches(xs, weight, bias, None if mean is None or var is None else (mean, var))
+        spikes, neurons, count = run_forward(xs, weight, bias, mean, var, settings)
+        outputs = [x if synapse and synapse.keep_output else None for x, synapse in zip(xs, synapses, strict=True)]
+        ctx.save_for_backward(*neurons[:4], *bits, *kernels, *outputs)
+        ctx.settings, ctx.synapses, ctx.packed, ctx.count = settings, synapses, packed, count
+        ctx.mark_non_differentiable(neurons.mean, neurons.var)
+        return spikes, neurons.mean, neurons.var
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        refuse_higher_derivatives()
+        weight, bias, mean, var, *saved = ctx.saved_tensors
+        constants, group, backend = ctx.settings
+        n = len(ctx.synapses)
+        bits, kernels, xs = saved[:n], saved[n : 2 * n], saved[2 * n :]
+
+        def unpacked(i: int) -> Tensor:
+            packed = ctx.packed[i]
+            return bits[i] if packed is None else unpack(bits[i], packed, backend)
+
+        missing = [i for i, x in enumerate(xs) if x is None]
+        rebuilt = [i for i in missing if ctx.synapses[i] or ctx.packed[i]]
+        for i in missing:
+            synapse = ctx.synapses[i]
+            xs[i] = unpacked(i) if synapse is None else synapse.output(unpacked(i), kernels[i])
+        neurons = Neurons(weight, bias, mean, var, constants)
+        grad_weight, grad_bias, grad_xs = run_backward(
+            grads[0], xs, neurons, ctx.count, group, backend, disposable=rebuilt
+        )
+        del xs, saved  # a whole sequence each: gone before the convolutions' gradients take their place
+        grad_inputs, grad_kernels = [], []
+        for i, synapse in enumerate(ctx.synapses):
+            grad_x, grad_kernel = grad_xs.pop(0), None
+            if synapse is not None:
+                grad_x, grad_kernel = synapse.gradients(grad_x, unpacked(i), kernels[i])
+            grad_inputs.append(grad_x)
+            grad_kernels.append(grad_kernel)
+        return None, None, None, grad_weight, grad_bias, None, None, *grad_inputs, *grad_kernels, *[None] * n

@@ -1,0 +1,171 @@
+"""Convolutions of sequences, and what they keep for the backward pass."""
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map
+
+from rheobase import kernels
+
+MEMORY = {
+    "speed": "keep spikes and synapse outputs for the backward pass as they are",
+    "packed": "keep spikes as one bit each",
+    "recompute": "keep nothing but spikes as one bit each, and compute the synapse outputs again",
+}
+
+
+class Conv2d(nn.Conv2d):
+    """`torch.nn.Conv2d` on a sequence [T, N, C, H, W]; an input that is held for all steps is convolved once.
+
+    `memory` other than "speed" (see `set_memory`) leaves the convolution to the soma it feeds.
+    """
+
+    memory = "speed"
+    path = ""  # in the network, for messages
+    _warned = False
+
+    def forward(self, x: Any) -> Any:
+        x = carried_out(x)
+        if kernels.is_static(x):
+            return hold(self.convolve(x[:1]), len(x))
+        # a compiler decides by itself what it keeps
+        if self.memory != "speed" and torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            return DeferredConv(self, x)
+        return self.convolve(x)
+
+    def convolve(self, x: Tensor) -> Tensor:
+        """The convolution itself, as in mode "speed"."""
+        flat = x.flatten(0, 1)
+        if self.padding_mode == "zeros":
+            y = kernels.convolve(flat, self.weight, self.bias, self.window)
+        else:
+            y = super().forward(flat)
+        return y.unflatten(0, x.shape[:2])
+
+    @property
+    def window(self) -> kernels.Window:
+        return kernels.Window(self.stride, self.padding, self.dilation, self.groups)
+
+    def warn_of_whole_input(self) -> None:
+        """Say once that this convolution saves no memory on its input."""
+        if not self._warned:
+            self._warned = True
+            name = f"'{self.path}' " if self.path else ""
+            warnings.warn(
+                f"memory '{self.memory}': the convolution {name}{self} keeps its whole input, since that is not known "
+                "to be spikes; only the output of a Soma and views of it can be kept as bits",
+                stacklevel=2,
+            )
+
+
+class DeferredConv:
+    """A convolution in memory mode "packed" or "recompute", left to the soma that receives it.
+
+    Whatever else is done with it carries the convolution out first, as in mode "speed", and then works on that tensor.
+    Only a `torch.autograd.Function` does not notice: call it with `.carried_out()`.
+    """
+
+    def __init__(self, conv: Conv2d, x: Tensor) -> None:
+        self._conv, self._x, self._versions = conv, x, (x._version, conv.weight._version)
+        device = x.device.type
+        self._autocast = torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)
+        self._output: Tensor | None = None
+
+    def carried_out(self) -> Tensor:
+        """The output, as a tensor."""
+        if self._output is None:
+            self._check_unchanged()
+            enabled, dtype = self._autocast
+            with torch.enable_grad(), torch.autocast(self._x.device.type, dtype, enabled):
+                self._output = self._conv.convolve(self._x)
+        return self._output
+
+    def branch(self) -> Tensor | kernels.Branch:
+        """What the soma gets: the convolution to carry out, or its output if that is there already."""
+        if self._output is not None:
+            return self._output
+        self._check_unchanged()
+        conv, x, dtype = self._conv, self._x, self._x.dtype
+        if conv.bias is not None or isinstance(conv.padding, str) or conv.padding_mode != "zeros":
+            raise ValueError(f"memory '{conv.memory}' needs convolutions without bias, zero padding as numbers: {conv}")
+        binary = kernels.are_marked(x)
+        if not binary and x.requires_grad:  # otherwise it is the network's input
+            conv.warn_of_whole_input()
+        enabled, autocast = self._autocast
+        if enabled and dtype != torch.float64:  # autocast leaves doubles alone
+            dtype = autocast
+        synapse = kernels.Synapse(conv.window, keep_output=conv.memory == "packed")
+        return kernels.Branch(x.to(dtype), binary, synapse, conv.weight.to(dtype))
+
+    def _check_unchanged(self) -> None:
+        if (self._x._version, self._conv.weight._version) != self._versions:
+            raise ValueError(
+                f"memory '{self._conv.memory}': the input or weight of {self._conv} was changed in place before its "
+                "output was used; change a copy"
+            )
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # Python asks for what an object may have
+            raise AttributeError(name)
+        return getattr(self.carried_out(), name)
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        args, kwargs = tree_map(carried_out, (args, kwargs or {}))
+        return function(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"DeferredConv({self._conv}, input {list(self._x.shape)})"
+
+
+def _operator(name: str) -> Callable[..., Any]:
+    def operate(self: DeferredConv, *args: Any) -> Any:
+        return getattr(self.carried_out(), name)(*tree_map(carried_out, args))
+
+    return operate
+
+
+for _name in (
+    "add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv", "floordiv", "rfloordiv", "mod", "rmod", "pow",
+    "rpow", "matmul", "rmatmul", "neg", "pos", "abs", "eq", "ne", "lt", "le", "gt", "ge", "getitem", "setitem",
+    "len", "iter", "contains", "bool", "int", "float", "array",
+):  # fmt: skip
+    setattr(DeferredConv, f"__{_name}__", _operator(f"__{_name}__"))
+
+
+def carried_out(x: Any) -> Any:
+    """The output of a deferred convolution; anything else as it is."""
+    return x.carried_out() if isinstance(x, DeferredConv) else x
+
+
+def set_memory(module: nn.Module, memory: str) -> None:
+    """Choose what every convolution in `module` keeps for the backward pass: a key of `MEMORY`.
+
+    Memory is saved where a convolution feeds a soma, and bits are kept of spikes that come straight from one.
+    """
+    if memory not in MEMORY:
+        raise ValueError(f"unknown memory mode '{memory}'; choose one of {', '.join(MEMORY)}")
+    for path, layer in module.named_modules():
+        if isinstance(layer, Conv2d):
+            layer.memory, layer.path = memory, path
+
+
+class _Hold(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, timesteps: int) -> Tensor:
+        return x.expand(timesteps, *x.shape[1:])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        (grad,) = grads
+        if grad.stride(0) == 0:  # the fused soma has summed over T already
+            return grad[:1] * len(grad), None
+        return grad.sum(0, keepdim=True), None
+
+
+def hold(x: Tensor | DeferredConv, timesteps: int) -> Tensor:
+    """One step x [1, N, ...] for all `timesteps`, as the same memory."""
+    return _Hold.apply(carried_out(x), timesteps)

@@ -1,0 +1,51 @@
+"""Pooling of sequences."""
+
+from itertools import product
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rheobase.nn.convolution import carried_out
+
+
+class _MeanOfWindows(torch.autograd.Function):
+    """Non-overlapping square windows; several times faster than torch's pooling of channels_last tensors on a GPU."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, size: int) -> Tensor:
+        # where steps share memory (held or overlapping ones), their gradients do not
+        ctx.size, ctx.like = size, (x.shape, torch.empty_like(x, device="meta").stride(), x.dtype)
+        windows = _windows(x, size)
+        total = torch.zeros_like(windows[..., 0, :, 0], dtype=torch.promote_types(x.dtype, torch.float32))
+        for i, j in product(range(size), repeat=2):
+            total += windows[..., i, :, j]
+        return (total / size**2).to(x.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        shape, stride, dtype = ctx.like
+        grad = torch.empty_strided(shape, stride, dtype=dtype, device=grads[0].device)
+        if any(length % ctx.size for length in shape[-2:]):
+            grad.zero_()
+        _windows(grad, ctx.size).copy_((grads[0] / ctx.size**2)[..., None, :, None])
+        return grad, None
+
+
+def _windows(x: Tensor, size: int) -> Tensor:
+    """A view [..., H // size, size, W // size, size] of x [..., H, W]."""
+    height, width = (length // size for length in x.shape[-2:])
+    x = x[..., : height * size, : width * size]
+    return x.unflatten(-1, (width, size)).unflatten(-3, (height, size))
+
+
+class AvgPool2d(nn.AvgPool2d):
+    """`torch.nn.AvgPool2d` on a sequence [T, N, C, H, W]."""
+
+    def forward(self, x: Any) -> Tensor:
+        x = carried_out(x)
+        plain = self.padding == 0 and not self.ceil_mode and self.divisor_override is None
+        size = self.kernel_size
+        if plain and isinstance(size, int) and size == self.stride and size <= min(x.shape[-2:]):
+            return _MeanOfWindows.apply(x, size)
+        return super().forward(x.flatten(0, 1)).unflatten(0, x.shape[:2])

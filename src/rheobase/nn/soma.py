@@ -1,0 +1,203 @@
+"""Somas: the bodies of layers of neurons."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed import ProcessGroup
+
+from rheobase import functional, kernels
+from rheobase.functional import Moments
+from rheobase.nn.convolution import DeferredConv, carried_out
+
+
+class Soma(nn.Module):
+    """The body of a layer of neurons: one tdBN per incoming branch, their sum, leaky integration and firing.
+
+    Called as `soma(x1, x2, ...)` with one synapse output [T, N, C, ...] per branch; returns spikes of that shape.
+    alpha = 1/sqrt(branches) follows from the number of branches, and tdBN and neuron share one v_th.
+    Training uses the moments of the batch, evaluation the running ones. With a process `group` (see `distributed`) the
+    batch is that of all its members.
+    """
+
+    running_mean: Tensor
+    running_var: Tensor
+    group: ProcessGroup | None = None
+
+    def __init__(
+        self,
+        channels: int,
+        branches: int = 1,
+        *,
+        decay: float = 0.25,
+        v_th: float = 0.5,
+        width: float = 1.0,
+        eps: float = 1e-5,
+        momentum: float = 0.1,
+    ) -> None:
+        super().__init__()
+        if channels < 1 or branches < 1:
+            raise ValueError(f"Soma: expected at least one channel and branch, got {channels} and {branches}")
+        if not 0 <= decay <= 1:
+            raise ValueError(f"Soma: expected decay between 0 and 1, got {decay}")
+        if not (v_th > 0 and width > 0 and eps > 0 and 0 <= momentum <= 1):
+            raise ValueError(
+                f"Soma: expected v_th, width, eps > 0 and momentum in [0, 1], got {v_th}, {width}, {eps}, {momentum}"
+            )
+        self.channels, self.branches = channels, branches
+        self.decay, self.v_th, self.width, self.eps, self.momentum = decay, v_th, width, eps, momentum
+        self.weight = nn.Parameter(torch.ones(branches, channels))
+        self.bias = nn.Parameter(torch.zeros(branches, channels))
+        self.register_buffer("running_mean", torch.zeros(branches, channels))
+        self.register_buffer("running_var", torch.ones(branches, channels))
+
+    def forward(self, *xs: Tensor | DeferredConv) -> Tensor:
+        self._check_number(xs)
+        spikes, (mean, var) = self._fire(xs, self.weight, self._moments())
+        if self.training:
+            self._follow(mean, var)
+        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            kernels.mark_spikes(spikes)
+        return spikes
+
+    def _check_number(self, xs: Sequence[Any]) -> None:
+        if len(xs) != self.branches:
+            raise ValueError(f"Soma: expected {self.branches} branches, got {len(xs)}")
+
+    def _fire(
+        self, xs: Sequence[Tensor | DeferredConv], weight: Tensor, moments: Moments | None
+    ) -> tuple[Tensor, Moments]:
+        return kernels.fire(
+            [x.branch() if isinstance(x, DeferredConv) else x for x in xs],
+            weight,
+            self.bias,
+            decay=self.decay,
+            v_th=self.v_th,
+            width=self.width,
+            eps=self.eps,
+            moments=moments,
+            group=self.group,
+        )
+
+    def _moments(self) -> Moments | None:
+        """To normalise with: those of the batch in training, the running ones in evaluation."""
+        return None if self.training else (self.running_mean, self.running_var)
+
+    @torch.no_grad()
+    def _follow(self, mean: Tensor, var: Tensor) -> None:
+        """Move the running statistics towards these; in place, since DDP and CUDA graphs keep the tensors."""
+        self.running_mean.lerp_(mean.to(self.running_mean.dtype), self.momentum)
+        self.running_var.lerp_(var.to(self.running_var.dtype), self.momentum)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What can be copied and saved: a process group cannot."""
+        return {name: value for name, value in self.__dict__.items() if name != "group"}
+
+    # A checkpoint carries the neuron as a tensor, so that weights cannot be loaded into a different one.
+
+    def get_extra_state(self) -> Tensor:
+        settings: list[Any] = [self.decay, self.v_th, self.width, self.eps, self.branches]
+        return torch.tensor([s.detach() if isinstance(s, Tensor) else s for s in settings], dtype=torch.float64)
+
+    def set_extra_state(self, state: Tensor) -> None:
+        names = ("decay", "v_th", "width", "eps", "branches")
+        saved, own = state.tolist(), self.get_extra_state().tolist()
+        different = [f"{n} {s:g} (here {o:g})" for n, s, o in zip(names, saved, own, strict=True) if s != o]
+        if different:
+            raise ValueError(
+                f"Soma: the checkpoint was trained with {', '.join(different)}; build the network with that"
+            )
+
+    def extra_repr(self) -> str:
+        return (
+            f"{self.channels}, branches={self.branches}, decay={self.decay}, v_th={self.v_th}, width={self.width}, "
+            f"eps={self.eps}, momentum={self.momentum}"
+        )
+
+
+class ReferenceSoma(Soma):
+    """A soma on plain tensors, equation by equation: slower than `Soma`, equal to it, and open.
+
+    It is the base of neurons of your own. Override `spike` to change the surrogate: spikes stay what they are, and
+    `deploy.fold` knows such a neuron. Override `fire` to change the dynamics:
+
+        class Integrator(ReferenceSoma):
+            def fire(self, current: Tensor) -> Tensor:
+                return self.spike(current.cumsum(0))
+
+    Normalisation, running statistics, process groups and the number of branches are inherited. It has derivatives of
+    any order. `observe` sees, and may replace, the current before the neurons get it.
+    """
+
+    observe: Callable[[Tensor], Tensor] | None = None
+
+    def forward(self, *xs: Tensor | DeferredConv) -> Tensor:
+        self._check_number(xs)
+        inputs: list[Tensor] = [carried_out(x) for x in xs]
+        functional.check_branches(inputs, self.weight, self.bias, None)
+        current = self.current(*inputs)
+        if self.observe is not None:
+            current = self.observe(current)
+        return self.fire(current).to(inputs[0].dtype)
+
+    def fire(self, current: Tensor) -> Tensor:
+        """Spikes [T, N, C, ...] of neurons that receive `current`, of that shape and of float32 or more."""
+        return functional.lif(current, decay=self.decay, v_th=self.v_th, width=self.width, spikes_of=self.spike)
+
+    def spike(self, u: Tensor) -> Tensor:
+        """1 where the potential u is above v_th, else 0; the surrogate is in its gradient."""
+        return functional.spike(u, v_th=self.v_th, width=self.width)
+
+    def current(self, *xs: Tensor) -> Tensor:
+        """The sum of the normalised branches: what the neurons receive."""
+        inputs = [x.to(torch.promote_types(x.dtype, torch.float32)) for x in xs]
+        mean, var = self._moments() or self._batch_moments(inputs)
+        current = torch.zeros_like(inputs[0])
+        for i, x in enumerate(inputs):
+            current = current + functional.tdbn(
+                x,
+                self.weight[i],
+                self.bias[i],
+                alpha=self.branches**-0.5,
+                v_th=self.v_th,
+                mean=mean[i],
+                var=var[i],
+                eps=self.eps,
+            )
+        return current
+
+    def _batch_moments(self, xs: Sequence[Tensor]) -> Moments:
+        group = self.group
+        pairs = [functional.moments(x) if group is None else kernels.joined_moments(x, group) for x in xs]
+        mean, var = (torch.stack(values) for values in zip(*pairs, strict=True))
+        self._follow(mean, var)
+        return mean, var
+
+
+def somas(network: nn.Module) -> dict[str, Soma]:
+    """The somas of a network by name, in the order in which they were built."""
+    return {name: module for name, module in network.named_modules() if isinstance(module, Soma)}
+
+
+@contextmanager
+def watched(
+    network: nn.Module, layers: Mapping[str, nn.Module], see: Callable[[str, Tensor], None], *, training: bool = False
+) -> Iterator[None]:
+    """Call `see(name, output)` each time one of `layers` runs; meanwhile `network` trains, or evaluates, as asked.
+
+    Afterwards every part is in its own mode again.
+    """
+    handles = [
+        layer.register_forward_hook(lambda _, __, out, name=name: see(name, out)) for name, layer in layers.items()
+    ]
+    modes = {module: module.training for module in network.modules()}
+    network.train(training)
+    try:
+        yield
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
+        for handle in handles:
+            handle.remove()
