@@ -244,7 +244,7 @@ def main() -> None:
     runs: list[dict[str, Any]] = []
     for setting in settings:
         runs.append({})
-        for runs[-1] in compare(chosen, setting, options.rounds, progress):
+        for runs[-1] in compare(chosen, setting, options.rounds, progress, before):
             write_result(out, {**older, "runs": runs}, device=device, seed=0)
     for run in runs if options.sweep is None else []:
         console.print(step_table(run))

@@ -27,6 +27,11 @@ def other(tmp_path: Path) -> Path:
     return tmp_path / "other"
 
 
+def break_build(source: Path) -> None:
+    with open(source / "rheobase" / "models" / "__init__.py", "a") as file:
+        file.write("\n\ndef build(*_, **__):\n    raise RuntimeError('built elsewhere')\n")
+
+
 def answer(name: str, source: Path | None) -> dict:
     worker = step.Worker(name, SMALL, source)
     try:
@@ -39,8 +44,7 @@ def test_a_contender_from_another_checkout(other: Path) -> None:
     source = checkouts.source_folder(other)
     assert source == checkouts.source_folder(other / "src")
     assert answer("before-rheobase-speed", source)["parameters"] == 78074
-    with open(source / "rheobase" / "models" / "__init__.py", "a") as file:
-        file.write("\n\ndef build(*_, **__):\n    raise RuntimeError('built elsewhere')\n")
+    break_build(source)
     assert answer("before-rheobase-speed", source)["error"] == "RuntimeError: built elsewhere"
     assert answer("rheobase-speed", None)["parameters"] == 78074
 
@@ -51,6 +55,7 @@ def test_a_folder_without_the_package(tmp_path: Path) -> None:
 
 
 def test_before_and_after_in_one_command(other: Path, tmp_path: Path) -> None:
+    break_build(other / "src")  # to see whose code it was
     out = tmp_path / "step.json"
     options = ["--only", "rheobase-speed", "--network", "resnet8", "--image-size", "8", "--timesteps", "3"]
     options += ["--batch", "5", "--rounds", "1"]
@@ -62,7 +67,8 @@ def test_before_and_after_in_one_command(other: Path, tmp_path: Path) -> None:
     assert found["record"]["sources"]["benchmarks"] == tree_id(ROOT / "benchmarks")
     assert found["before"] == {"src": tree_id(other / "src")} != {"src": found["record"]["sources"]["src"]}
     (run,) = found["runs"]
-    assert {*run["results"]} == {"floor", "rheobase-speed", "before-rheobase-speed"}
+    assert {*run["results"]} == {"floor", "rheobase-speed"}
+    assert run["skipped"] == {"before-rheobase-speed": "RuntimeError: built elsewhere"}
 
 
 def test_a_start_ends_with_the_first_step() -> None:

@@ -55,7 +55,7 @@ def test_a_number_that_json_cannot_hold_is_named(tmp_path: Path) -> None:
             ["", "/b/a", "--data", "b", "--data=/x"],
             "python -m tools.keep a --data DATA --data=DATA",
         ),
-        ("tools.keep", ["", "--out=/a/b=c/d/", "lr=0.1", "../e/f"], "python -m tools.keep --out=d lr=0.1 f"),
+        ("tools.keep", ["", "--out=/a/b=c/d/", "lr=0.1", "../e/f", "/g"], "python -m tools.keep --out=d lr=0.1 f g"),
     ],
 )
 def test_the_command_can_be_copied(

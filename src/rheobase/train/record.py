@@ -20,7 +20,7 @@ from rheobase.files import write_json
 from rheobase.train.sources import sources
 
 PACKAGES = ("numpy", "triton", "safetensors", "numba", "pillow", "spikingjelly", "snntorch", "tonic")
-_PLACE = re.compile(r"(?:^|(?<==))(?:/|~|\.\./).*/")  # of a path, alone or after KEY=
+_PLACE = re.compile(r"(?:^|(?<==))(?:~[^/]*|\.\.)?/(?:.*/)?")  # the folders of a path, alone or after KEY=
 
 
 def record(
