@@ -91,7 +91,7 @@ def test_rasters_are_of_the_trained_network(run: Path) -> None:
     samples = inspection.inspect_run(run, images=40)["samples"]
     recipe = Run(run).recipe
     images, _ = first_images(load_data(recipe, None), recipe, 40, torch.float32)
-    found = record(load_network(run), images, 3)
+    found = record(load_network(Run(run)), images, 3)
     probabilities = found.logits.mean(0).softmax(1)
     for sample in samples:
         image = (probabilities - torch.tensor(sample["probabilities"])).abs().sum(1).argmin()

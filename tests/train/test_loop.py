@@ -92,7 +92,7 @@ def test_eval_repeats_the_last_row(whole: Path) -> None:
 
 
 def test_load_network_is_ready_for_inference(whole: Path) -> None:
-    network = load_network(whole)
+    network = load_network(Run(whole))
     assert not network.training
     assert torch.equal(network.stem.weight, final(whole)["weights.stem.weight"])
 

@@ -44,7 +44,7 @@ def test_one_process_at_a_time_trains_a_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("name", "simulated"), [("digits_dvs", True), ("demo", False)])
 def test_runs_on_simulated_recordings_say_so(name: str, simulated: bool, tmp_path: Path) -> None:
     chosen = recipes.get(name)
-    run = Run.create(tmp_path / "run", chosen, load(chosen.data), torch.device("cpu"))
+    run = Run.create(tmp_path / "run", chosen, load(chosen.data).info, torch.device("cpu"))
     assert run.read("data.json")["simulated"] is simulated
 
 
@@ -52,7 +52,7 @@ def test_runs_on_simulated_recordings_say_so(name: str, simulated: bool, tmp_pat
 def test_old_records_are_good_enough_for_their_data(name: str, tmp_path: Path) -> None:
     """They had no fingerprint, no numbers of images, and did not tell recordings from images."""
     chosen = recipes.get(name)
-    run = Run.create(tmp_path / "run", chosen, load(chosen.data), torch.device("cpu"))
+    run = Run.create(tmp_path / "run", chosen, load(chosen.data).info, torch.device("cpu"))
     content = run.read("data.json")
     old = {key: content[key] for key in ("name", "classes", "channels", "size", "mean", "std")}
     (run.folder / "data.json").write_text(json.dumps(old))
@@ -63,7 +63,7 @@ def test_old_records_are_good_enough_for_their_data(name: str, tmp_path: Path) -
 
 def test_a_record_is_strict_json_and_complete(tmp_path: Path) -> None:
     dataset = load("digits")
-    run = Run.create(tmp_path / "run", recipe(), dataset, torch.device("cpu"))
+    run = Run.create(tmp_path / "run", recipe(), dataset.info, torch.device("cpu"))
     assert run.data() == dataset.info
     assert json.loads((run.folder / "data.json").read_text())["images"] == 1438
 
@@ -74,7 +74,7 @@ def test_runs_that_begin_together_have_folders_of_their_own(tmp_path: Path, monk
 
     def create(_: int) -> Path:
         begin.wait()
-        return Run.create(None, recipe(), dataset, torch.device("cpu")).folder
+        return Run.create(None, recipe(), dataset.info, torch.device("cpu")).folder
 
     with ThreadPoolExecutor(4) as pool:
         assert {f.name for f in pool.map(create, range(4))} == {f"demo-{i}" for i in range(1, 5)}

@@ -31,10 +31,11 @@ class Conv2d(nn.Conv2d):
         x = carried_out(x)
         if kernels.is_static(x):
             return hold(self.convolve(x[:1]), len(x))
-        # a compiler decides by itself what it keeps
-        if self.memory != "speed" and torch.is_grad_enabled() and not torch.compiler.is_compiling():
-            return DeferredConv(self, x)
-        return self.convolve(x)
+        if self.memory == "speed" or not torch.is_grad_enabled() or torch.compiler.is_compiling():
+            return self.convolve(x)  # a compiler decides by itself what it keeps
+        if not x.requires_grad and not kernels.are_marked(x):  # the input of the network is there anyway
+            return self.convolve(x)
+        return DeferredConv(self, x)
 
     def convolve(self, x: Tensor) -> Tensor:
         """The convolution itself, as in mode "speed"."""
@@ -92,7 +93,7 @@ class DeferredConv:
         if conv.bias is not None or isinstance(conv.padding, str) or conv.padding_mode != "zeros":
             raise ValueError(f"memory '{conv.memory}' needs convolutions without bias, zero padding as numbers: {conv}")
         binary = kernels.are_marked(x)
-        if not binary and x.requires_grad:  # otherwise it is the network's input
+        if not binary:
             conv.warn_of_whole_input()
         enabled, autocast = self._autocast
         if enabled and dtype != torch.float64:  # autocast leaves doubles alone

@@ -12,7 +12,7 @@ from rheobase.recipes import Recipe
 from rheobase.train import checkpoint, distributed
 from rheobase.train.parts import Parts, named_after
 from rheobase.train.progress import Reporter, process_seconds
-from rheobase.train.runs import Run, load_data, network_for
+from rheobase.train.runs import Run, channels_last, load_data, network_for
 from rheobase.train.step import DTYPES
 from rheobase.train.trainer import Trainer
 
@@ -71,7 +71,7 @@ def fit(
         found = found or images()
         feed = Feed(found, recipe, where, DTYPES.get(recipe.precision, torch.float32), team.rank, team.world)
         torch.manual_seed(generator(recipe.seed).initial_seed())
-        model = network_for(recipe, found.info, parts)  # before there is a folder: it may be impossible
+        model = channels_last(network_for(recipe, found.info, parts))  # before there is a folder: it may be impossible
         if team.leads and earlier is None:
             out = Run.create(out, recipe, found.info, where, **given).folder
         team.wait()

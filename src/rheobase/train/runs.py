@@ -14,13 +14,13 @@ import torch
 from torch import nn
 
 from rheobase.data import DataInfo, Dataset, load
-from rheobase.files import atomic_write, strict_json, write_json
+from rheobase.files import atomic_write, finite_or_null, strict_json, write_json
 from rheobase.models import build
 from rheobase.plugins import Part
 from rheobase.recipes import Recipe
 from rheobase.train import checkpoint, origins
 from rheobase.train.parts import Parts
-from rheobase.train.record import record
+from rheobase.train.record import write_result
 
 Row = dict[str, Any]  # the metrics of one epoch
 
@@ -42,7 +42,8 @@ class Run:
         try:
             folder = folder or _own_folder(recipe.name)
             folder.mkdir(parents=True, exist_ok=True)
-            write_json(folder / "environment.json", record(device=device, seed=recipe.seed, data=data.fingerprint))
+            how = {"device": device, "seed": recipe.seed, "data": data.fingerprint}
+            write_result(folder / "environment.json", {}, **how)
             write_json(folder / "data.json", data.as_dict())
             origins.keep(folder, recipe, parts, given)
             write_json(folder / "recipe.json", asdict(recipe))  # the last one: it makes the folder a run
@@ -73,7 +74,7 @@ class Run:
 
     def network(self) -> nn.Module:
         """The network of this run, without its weights."""
-        return network_for(self.recipe, self.data, self.parts)
+        return channels_last(network_for(self.recipe, self.data, self.parts))
 
     @contextmanager
     def claimed(self) -> Iterator[None]:
@@ -90,10 +91,9 @@ class Run:
             yield
 
     def append(self, row: Row) -> None:
-        line = strict_json(row, f"epoch {row['epoch']}") + "\n"
         try:
             with open(self.metrics, "a") as file:
-                file.write(line)
+                file.write(self._line(row))
         except OSError as error:
             raise OSError(f"cannot write to {self.metrics}: {error.strerror}; the checkpoints are intact") from error
 
@@ -110,7 +110,11 @@ class Run:
         """Forget metrics of epochs after the first `epochs`: they will be run again."""
         rows = [row for row in self.rows() if row["epoch"] <= epochs]
         with atomic_write(self.metrics) as part:
-            part.write_text("".join(json.dumps(row) + "\n" for row in rows))
+            part.write_text("".join(map(self._line, rows)))
+
+    def _line(self, row: Row) -> str:
+        """A row of the metrics; a norm that overflowed is null."""
+        return strict_json(finite_or_null(row), self.metrics.name) + "\n"
 
     def read(self, name: str) -> dict[str, Any]:
         """The content of a JSON file of the run."""
@@ -138,10 +142,10 @@ def _own_folder(name: str) -> Path:
 
 
 def network_for(recipe: Recipe, data: DataInfo, parts: Parts | None = None) -> nn.Module:
-    """The network of a recipe for such data, untrained, in the memory order that convolutions prefer."""
+    """The network of a recipe for such data, untrained."""
     parts = parts or Parts.of(recipe)
     ours = recipe.neuron == "lif"  # which every network takes by itself; only others need the parameter soma
-    network: nn.Module = build(
+    return build(
         parts.network,
         num_classes=len(data.classes),
         in_channels=data.channels,
@@ -152,6 +156,10 @@ def network_for(recipe: Recipe, data: DataInfo, parts: Parts | None = None) -> n
         memory=recipe.memory,
         **({} if ours else {"soma": parts.neuron}),
     )
+
+
+def channels_last(network: nn.Module) -> nn.Module:
+    """The network in the memory order that convolutions prefer."""
     return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
 
