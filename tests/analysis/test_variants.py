@@ -98,3 +98,17 @@ def test_every_variant_trains_and_evaluates(name: str, precision: torch.dtype | 
     assert network.stem.weight.grad is not None
     assert all(p.grad is None or p.grad.isfinite().all() for p in network.parameters())
     assert network.eval()(torch.randn(5, 1, 8, 8), T).shape == (T, 5, 3)
+
+
+@pytest.mark.filterwarnings("ignore:memory .* keeps its whole input")  # of NeuNorm, which is no longer binary
+@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("memory", ["packed", "recompute"])
+def test_memory_modes_give_the_same_gradients(name: str, memory: str) -> None:
+    results = []
+    for mode in ("speed", memory):
+        torch.manual_seed(9)
+        network = build("resnet8", soma=VARIANTS[name][1], memory=mode).double()
+        network(torch.randn(N, 1, 8, 8, dtype=torch.float64), T).square().sum().backward()
+        results.append([parameter.grad for parameter in network.parameters()])
+    for expected, found in zip(*results, strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)

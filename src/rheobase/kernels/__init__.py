@@ -18,7 +18,7 @@ from rheobase.kernels.convolution import CAN_PREPARE, PreparedWeight, convolve
 from rheobase.kernels.fused import Constants, FusedFire, Settings, is_static
 from rheobase.kernels.group import joined_moments
 from rheobase.kernels.packing import are_marked, mark_spikes
-from rheobase.kernels.saving import Branch, Synapse, fire_saving
+from rheobase.kernels.saving import Branch, Deferred, Synapse, fire_saving
 from rheobase.kernels.winograd import Window
 
 __all__ = [
@@ -30,7 +30,7 @@ BACKENDS = ("auto", "reference", "triton", "cpu")
 
 
 def fire(
-    xs: Sequence[Tensor | Branch],
+    xs: Sequence[Tensor | Deferred],
     weights: Sequence[Tensor] | Tensor,
     biases: Sequence[Tensor] | Tensor,
     *,
@@ -44,24 +44,25 @@ def fire(
 ) -> tuple[Tensor, Moments]:
     """`functional.fire`, faster; with a process `group` the moments are those of all its members' batches.
 
-    A `Branch` leaves its convolution to this function, which then keeps less for the backward pass. What is a tensor
-    among decay, v_th and width may want a gradient, which only the law knows.
+    Among xs may be convolutions that are left to this function, which then keeps less for the backward pass. What is a
+    tensor among decay, v_th and width may want a gradient, which only the law knows.
     """
     neuron: Any = {"decay": decay, "v_th": v_th, "width": width, "eps": eps}
     tensors = [name for name, value in neuron.items() if isinstance(value, Tensor)]
-    inputs = [x.x if isinstance(x, Branch) else x for x in xs]
-    saving = any(isinstance(x, Branch) for x in xs)
+    branches = [x if isinstance(x, Tensor) else x.branch() for x in xs]
+    inputs = [x.x if isinstance(x, Branch) else x for x in branches]
+    saving = any(isinstance(x, Branch) for x in branches)
     if not saving:  # otherwise once the convolutions are carried out
         functional.check_branches(inputs, weights, biases, moments)
     chosen = _choose(backend, inputs, group, tensors)
     if chosen == "reference":
-        outputs = [x.output() if isinstance(x, Branch) else x for x in xs]
+        outputs = [x.output() if isinstance(x, Branch) else x for x in branches]
         return functional.fire(outputs, weights, biases, **neuron, moments=moments)
     settings = Settings(Constants(**neuron), group, chosen)
     vectors = _vectors(inputs[0], weights, biases, moments)
     if saving:
-        branches = [x if isinstance(x, Branch) else Branch(x, are_marked(x)) for x in xs]
-        spikes, mean, var = fire_saving(branches, *vectors, settings)
+        marked = [x if isinstance(x, Branch) else Branch(x, are_marked(x)) for x in branches]
+        spikes, mean, var = fire_saving(marked, *vectors, settings)
     else:
         spikes, mean, var = FusedFire.apply(settings, *vectors, *inputs)
     return spikes, (mean, var)

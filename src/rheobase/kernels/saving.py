@@ -5,7 +5,7 @@ computed again.
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -45,6 +45,12 @@ class Branch(NamedTuple):
     def output(self) -> Tensor:
         """The convolution carried out, for autograd."""
         return self.x if self.synapse is None or self.weight is None else self.synapse.output(self.x, self.weight)
+
+
+class Deferred(Protocol):
+    """What becomes a branch, or a tensor, when a soma receives it."""
+
+    def branch(self) -> Tensor | Branch: ...
 
 
 def fire_saving(

@@ -58,8 +58,6 @@ class Soma(nn.Module):
         spikes, (mean, var) = self._fire(xs, self.weight, self._moments())
         if self.training:
             self._follow(mean, var)
-        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
-            kernels.mark_spikes(spikes)
         return spikes
 
     def _check_number(self, xs: Sequence[Any]) -> None:
@@ -69,8 +67,8 @@ class Soma(nn.Module):
     def _fire(
         self, xs: Sequence[Tensor | DeferredConv], weight: Tensor, moments: Moments | None
     ) -> tuple[Tensor, Moments]:
-        return kernels.fire(
-            [x.branch() if isinstance(x, DeferredConv) else x for x in xs],
+        spikes, moments = kernels.fire(
+            xs,
             weight,
             self.bias,
             decay=self.decay,
@@ -80,6 +78,9 @@ class Soma(nn.Module):
             moments=moments,
             group=self.group,
         )
+        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            kernels.mark_spikes(spikes)
+        return spikes, moments
 
     def _moments(self) -> Moments | None:
         """To normalise with: those of the batch in training, the running ones in evaluation."""
