@@ -1,11 +1,14 @@
 """A data set and its record, made from images of one's own."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import Tensor
 
 from rheobase.data import Dataset, Split
 from rheobase.data.dataset import channel_moments
+from rheobase.data.files import Files
 
 
 def images(n: int, *shape: int, seed: int = 0) -> Tensor:
@@ -92,12 +95,13 @@ def test_data_sets_that_cannot_be() -> None:
             Dataset.of("mine", good, test, classes, **options)
 
 
-class Elsewhere(Split):
-    """A source that is not in memory, for all that a data set knows."""
+def test_files_have_labels_of_whole_numbers_too() -> None:
+    files = Files([Path("a.png")], torch.zeros(1), 5)
+    with pytest.raises(ValueError, match=r"expected whole numbers as labels, got float32 \[1\]"):
+        Dataset.of("mine", files, files, "abc", mean=(0, 0, 0), std=(1, 1, 1), fingerprint="")
 
 
-def test_images_elsewhere_need_a_mean(monkeypatch: pytest.MonkeyPatch) -> None:
-    source = split(7, 2, 5, 5)
-    monkeypatch.setattr("rheobase.data.dataset.Split", Elsewhere)
+def test_images_in_files_need_a_mean() -> None:
+    files = Files([Path("a.png")], torch.tensor([2]), 5)
     with pytest.raises(ValueError, match="its images are not in memory; give their mean and std"):
-        Dataset.of("mine", source, source, "abc")
+        Dataset.of("mine", files, files, "abc")

@@ -1,5 +1,6 @@
 """Files with a decoder of one's own: by threads, and by processes that load the same plugin."""
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import torch
 
 from rheobase import plugins
 from rheobase.data import load, workers
+from rheobase.data.decoding import Request
 from rheobase.data.files import Files
 
 PLUGIN = """
@@ -61,6 +63,13 @@ def test_functions_that_other_processes_cannot_find_are_for_threads(monkeypatch:
     monkeypatch.setattr(workers, "LEAST_CORES", 1)
     monkeypatch.setattr(workers, "LEAST_FILES", 1)
     assert isinstance(workers.choose(1000, lambda request: b""), workers.Threads)
+
+    def of_a_script(request: Request) -> bytes:
+        return b""
+
+    of_a_script.__module__, of_a_script.__qualname__ = "__main__", "of_a_script"
+    monkeypatch.setattr(sys.modules["__main__"], "of_a_script", of_a_script, raising=False)
+    assert isinstance(workers.choose(1000, of_a_script), workers.Threads)
 
 
 @pytest.mark.parametrize("pool", [workers.threads, lambda decode: workers.processes(2, decode)])

@@ -32,7 +32,7 @@ def data(
     from rheobase.data import load
     from rheobase.data.eventset import EventDataset
 
-    found = load(name, root, size=size or (224 if name == "imagenet" else 0), timesteps=timesteps, download=download)
+    found = load(name, root, size=size, timesteps=timesteps, download=download)
     info = found.info
     train, test = (source.labels.bincount(minlength=len(info.classes)).tolist() for source in (found.train, found.test))
     rows = table("class", "training", "test")

@@ -2,7 +2,6 @@
 
 import inspect
 import pkgutil
-from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -11,14 +10,12 @@ from typing import Any
 from rheobase import plugins
 from rheobase.data import sets
 from rheobase.data.dataset import Dataset, Source, Split
-from rheobase.data.expectation import EXPECTED, expecting
+from rheobase.data.expectation import EXPECTED, Loader, expecting
 from rheobase.data.info import DataInfo
 
 __all__ = ["DataInfo", "Dataset", "Source", "Split", "expected", "expecting", "load"]
 
 FOLDER = Path("data")  # where files are looked for unless told otherwise
-
-Loader = Callable[..., Any]
 
 for _module in pkgutil.iter_modules(sets.__path__):
     import_module(f"{sets.__name__}.{_module.name}")

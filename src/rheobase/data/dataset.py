@@ -176,14 +176,14 @@ def _joined(train: Source, test: Source) -> str:
 def _check_labels(labels: Tensor, classes: int, what: str) -> None:
     if not len(labels):
         raise ValueError(f"{what}: there are none; give at least one")
+    if labels.dtype not in INTEGERS:
+        raise ValueError(f"{what}: expected whole numbers as labels, got {_kind(labels)}")
     lowest, highest = int(labels.min()), int(labels.max())
     if lowest < 0 or highest >= classes:
         raise ValueError(f"{what}: labels from {lowest} to {highest} do not fit {classes} classes; expected 0 to K - 1")
 
 
 def _kind(value: object) -> str:
-    return (
-        f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
-        if isinstance(value, Tensor)
-        else repr(type(value).__name__)
-    )
+    if isinstance(value, Tensor):
+        return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
+    return repr(type(value).__name__)

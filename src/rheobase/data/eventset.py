@@ -73,14 +73,14 @@ def build(
     rates = [n / s if s else 0.0 for n, s in zip(found.events, found.seconds, strict=True)]
     test = torch.tensor(is_test)
     numbers = torch.tensor(labels)
-    found_in = of_files(files, labels, is_test, json.dumps(simulation, sort_keys=True))  # however it is sliced
+    fingerprint = of_files(files, labels, is_test, json.dumps(simulation, sort_keys=True))  # however it is sliced
     base = Dataset.of(
         name,
         _split(found, numbers, ~test),
         _split(found, numbers, test),
         classes,
         simulated=simulation is not None,
-        fingerprint=found_in,
+        fingerprint=fingerprint,
     )
     return EventDataset(
         base.info,

@@ -28,7 +28,7 @@ class Files:
     size: int
     margin: float = 256 / 224
     decode: Decoder = decode
-    """Makes the pixels [size, size, 3] of a request; of your own, it must be a function of a plugin or module."""
+    """Makes the pixels [size, size, 3] of a request; processes find one of your own by name, in a plugin or module."""
     workers: Workers | None = None
     """Who decodes; by default chosen by the number of files, when the first are needed."""
     damaged: set[Path] = field(default_factory=set, init=False)

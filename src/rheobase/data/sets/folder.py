@@ -23,7 +23,11 @@ BATCH = 256  # of images that are decoded to be kept
 @expecting(classes=10, channels=3, size=32)
 def folder(path: Path, *, size: int = 0) -> Dataset:
     """All images, resized to `size`, in memory; normalisation follows from the training images."""
-    classes, train, test = _split(path, _needed(size, "folder"))
+    if size < 1:
+        raise ValueError(
+            "data set 'folder' needs a size for its images; give one, 32 for example (train: --set image_size=32)"
+        )
+    classes, train, test = _split(path, size)
     needed = (len(train) + len(test)) * 3 * size**2
     if needed > LIMIT:
         raise ValueError(f"the images in {path} take {needed / 2**30:.0f} GiB at size {size}; use --set data=imagenet")
@@ -32,18 +36,10 @@ def folder(path: Path, *, size: int = 0) -> Dataset:
 
 @dataset
 @expecting(classes=1000, channels=3, size=224)
-def imagenet(path: Path, *, size: int = 0) -> Dataset:
+def imagenet(path: Path, *, size: int = 224) -> Dataset:
     """Images decoded batch by batch, normalised as usual for ImageNet."""
-    classes, train, test = _split(path, _needed(size, "imagenet"))
+    classes, train, test = _split(path, size)
     return Dataset.of("imagenet", train, test, classes, mean=IMAGENET_MEAN, std=IMAGENET_STD)
-
-
-def _needed(size: int, name: str) -> int:
-    if size < 1:
-        raise ValueError(
-            f"data set '{name}' needs a size for its images; give one, 32 for example (train: --set image_size=32)"
-        )
-    return size
 
 
 def _decoded(files: Files) -> Split:
