@@ -29,7 +29,7 @@ from tests.deploy.networks import randomise
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "digits"
-    run = Run.create(folder, recipes.get("demo").changed(["timesteps=3"]), load("digits"), torch.device("cpu"))
+    run = Run.create(folder, recipes.get("demo").changed(["timesteps=3"]), load("digits").info, torch.device("cpu"))
     checkpoint.save(run.checkpoints, 1, {"weights": randomise(run.network(), 8).float().state_dict()}, {})
     return folder
 
@@ -108,7 +108,7 @@ def test_multiplications_of_the_paper_for_resnet19() -> None:
 
 def test_tables_compare_runs_with_the_paper(tmp_path: Path) -> None:
     recipe = recipes.get("cifar10_resnet19_t2")
-    run = Run.create(tmp_path / "run", recipe, load("digits"), torch.device("cpu"))
+    run = Run.create(tmp_path / "run", recipe, load("digits").info, torch.device("cpu"))
     with pytest.raises(ValueError, match="no test accuracy"):
         training.table("table1", [tmp_path / "run"])
     for epoch, accuracy in ((1, 0.935), (2, 0.93)):

@@ -23,7 +23,7 @@ pytest.importorskip("onnxruntime", reason="the extra rheobase[onnx] is not insta
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "digits"
-    run = Run.create(folder, recipes.get("demo").changed(["timesteps=2"]), load("digits"), torch.device("cpu"))
+    run = Run.create(folder, recipes.get("demo").changed(["timesteps=2"]), load("digits").info, torch.device("cpu"))
     network = randomise(run.network(), 8).float()
     checkpoint.save(run.checkpoints, 1, {"weights": network.state_dict()}, {})
     return folder

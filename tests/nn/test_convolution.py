@@ -136,7 +136,7 @@ def test_a_convolution_that_a_soma_cannot_save_memory_on(options: dict[str, Any]
     torch.manual_seed(5)
     conv = Conv2d(**{"in_channels": C, "out_channels": 7, "kernel_size": 3, "padding": 1, "bias": False} | options)
     set_memory(conv, "packed")
-    x = torch.randn(T, N, C, H, W)
+    x = torch.randn(T, N, C, H, W, requires_grad=True)
     assert torch.equal(conv(x) * 2, conv.convolve(x) * 2)
     with pytest.raises(ValueError, match="memory 'packed' needs convolutions without bias"):
         Soma(7)(conv(x))
@@ -155,7 +155,7 @@ def test_the_type_is_that_of_autocast_when_the_convolution_was_called() -> None:
 def test_a_change_in_place_before_the_convolution_is_carried_out_is_noticed(
     use: Callable[[Any], Tensor], which: str
 ) -> None:
-    conv, x = Conv2d(C, 7, 3, bias=False).double(), torch.randn(T, N, C, H, W, dtype=torch.float64)
+    conv, x = Conv2d(C, 7, 3, bias=False).double(), torch.randn(T, N, C, H, W, dtype=torch.float64, requires_grad=True)
     set_memory(conv, "packed")
     y = conv(x)
     with torch.no_grad():

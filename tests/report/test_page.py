@@ -64,7 +64,7 @@ for (const width of [360, 1200]) {
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "digits"
-    run = Run.create(folder, recipes.get("demo").changed(["timesteps=3"]), load("digits"), torch.device("cpu"))
+    run = Run.create(folder, recipes.get("demo").changed(["timesteps=3"]), load("digits").info, torch.device("cpu"))
     checkpoint.save(run.checkpoints, 1, {"weights": randomise(run.network(), 8).float().state_dict()}, {})
     for epoch in (1, 2):
         row = {"epoch": epoch, "loss": 2 / epoch, "train_accuracy": 0.4 * epoch}
@@ -88,7 +88,7 @@ def test_page_has_everything_and_loads_nothing(page: str) -> None:
 
 
 def test_rasters_are_of_the_trained_network(run: Path) -> None:
-    samples = inspection.inspect_run(run, images=40)["samples"]
+    samples = inspection.inspect_run(Run(run), images=40)["samples"]
     recipe = Run(run).recipe
     images, _ = first_images(load_data(recipe, None), recipe, 40, torch.float32)
     found = record(load_network(Run(run)), images, 3)
@@ -163,7 +163,7 @@ def test_a_folder_that_is_no_run(tmp_path: Path) -> None:
 def test_render_needs_only_plain_data(run: Path) -> None:
     from rheobase.tasks.inspect import inspect_run
 
-    data = json.loads(json.dumps(inspect_run(run, images=9)))
+    data = json.loads(json.dumps(inspect_run(Run(run), images=9)))
     assert render(data).startswith("<!doctype html>")
     assert "on digits," in render(data)
     assert "on digits (simulated recordings)," in render(data | {"simulated": True})

@@ -68,7 +68,7 @@ def test_darkened_pictures_are_normalised_as_the_run_was(run: Run, pictures: Pat
         found = evaluate_run(run.folder, data=darkened, device="cpu").accuracy
     assert found == predicted(run, darkened) == 0.5  # all of them are dark now
     with pytest.warns(UserWarning, match=OTHER):
-        assert inspect_run(run.folder, data=darkened)["accuracy_by_timesteps"][recipe().timesteps - 1] == 0.5
+        assert inspect_run(run, data=darkened)["accuracy_by_timesteps"][recipe().timesteps - 1] == 0.5
     native.save(folded(run)[1], tmp_path / "folded.safetensors")
     with pytest.warns(UserWarning, match=OTHER):
         assert evaluate_run(tmp_path / "folded.safetensors", data=darkened, device="cpu").accuracy == 0.5

@@ -64,7 +64,7 @@ def test_old_records_are_good_enough_for_their_data(name: str, tmp_path: Path) -
 def test_a_record_is_strict_json_and_complete(tmp_path: Path) -> None:
     dataset = load("digits")
     run = Run.create(tmp_path / "run", recipe(), dataset.info, torch.device("cpu"))
-    assert run.data() == dataset.info
+    assert run.data == dataset.info
     assert json.loads((run.folder / "data.json").read_text())["images"] == 1438
 
 

@@ -34,7 +34,7 @@ class Run:
         self.metrics = folder / "metrics.jsonl"
 
     @classmethod
-    def create(cls, folder: Path | None, recipe: Recipe, data: DataInfo, device: torch.device, **given: Any) -> "Run":
+    def create(cls, folder: Path | None, recipe: Recipe, info: DataInfo, device: torch.device, **given: Any) -> "Run":
         """A new run in `folder`, or else in the first free `runs/<recipe>-<number>`."""
         if folder is not None and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise ValueError(f"{folder} is not an empty folder; choose another one, or resume the run in it")
@@ -42,9 +42,9 @@ class Run:
         try:
             folder = folder or _own_folder(recipe.name)
             folder.mkdir(parents=True, exist_ok=True)
-            how = {"device": device, "seed": recipe.seed, "data": data.fingerprint}
+            how = {"device": device, "seed": recipe.seed, "data": info.fingerprint}
             write_result(folder / "environment.json", {}, **how)
-            write_json(folder / "data.json", data.as_dict())
+            write_json(folder / "data.json", info.as_dict())
             origins.keep(folder, recipe, parts, given)
             write_json(folder / "recipe.json", asdict(recipe))  # the last one: it makes the folder a run
         except OSError as error:
