@@ -14,6 +14,7 @@ from benchmarks import peers
 from benchmarks.peers import LoopSoma, ReluSoma, SnnTorchSoma, SpikingJellySoma
 from rheobase import models
 from rheobase.functional import readout
+from rheobase.kernels.fused import one_step_if_static
 from rheobase.train.capture import Step
 
 Forward = Callable[[Tensor], Tensor]  # images [N, 3, H, W] -> logits [T, N, K]
@@ -190,7 +191,8 @@ def synapses(setting: Setting) -> list[tuple[nn.Module, torch.Size, torch.Size]]
     found: list[tuple[nn.Module, torch.Size, torch.Size]] = []
 
     def note(module: nn.Module, inputs: tuple[Tensor], output: Tensor) -> None:
-        found.append((module, inputs[0].flatten(0, 1).shape, output.flatten(0, 1).shape))
+        x, y = map(one_step_if_static, (inputs[0], output))  # a held image is convolved once
+        found.append((module, x.flatten(0, 1).shape, y.flatten(0, 1).shape))
 
     for module in net.modules():
         if isinstance(module, nn.Conv2d | nn.Linear):

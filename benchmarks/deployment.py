@@ -20,7 +20,7 @@ from rheobase.deploy.network import Network
 from rheobase.deploy.quantize import quantize
 from rheobase.tasks.export import calibration_images
 from rheobase.tasks.open import folded, open_file
-from rheobase.tasks.verify import LOSS, LOSS_INT8, accuracy, verify
+from rheobase.tasks.verify import LOSS, LOSS_INT8, accuracy, true_float32, verify
 from rheobase.train import choose_device
 from rheobase.train.record import write_result
 from rheobase.train.runs import Run
@@ -47,7 +47,8 @@ def measure(run: Run, data: Path | None, device: torch.device, images: int, simu
             if found.integer and torch.equal(*(record(n, x, timesteps).logits for n in (version, open_file(path)))):
                 own = found.deployed  # integers know no rounding: what is equal here is equal everywhere
             else:
-                own = accuracy(version.to(device, dtype), Feed(dataset, recipe, device, dtype).testing(), timesteps)
+                with true_float32():
+                    own = accuracy(version.to(device, dtype), Feed(dataset, recipe, device, dtype).testing(), timesteps)
             result[name] = {"accuracy": own, "agreement": asdict(found.agreement)}
             result[f"{name} file"] = {
                 "accuracy": found.deployed,
@@ -68,7 +69,6 @@ def main() -> None:
     parser.add_argument("--simulated", type=int, default=2, help="of these, run by the event-driven simulator")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
-    torch.backends.cudnn.allow_tf32 = False  # accuracies are those of float32
     run, device = Run(args.run), choose_device(args.device)
     results = measure(run, args.data, device, args.images, args.simulated)
     table = Table("version", "test accuracy %")
@@ -77,8 +77,8 @@ def main() -> None:
             table.add_row(name, f"{100 * found['accuracy']:.2f}")
     Console().print(table)
     if args.out:
-        recipe = run.recipe
-        write_result(args.out, {"recipe": asdict(recipe), "results": results}, device=device, seed=recipe.seed)
+        content = {"recipe": asdict(run.recipe), "results": results}
+        write_result(args.out, content, device=device, seed=run.recipe.seed, data=run.data.fingerprint)
 
 
 if __name__ == "__main__":

@@ -67,7 +67,7 @@ def measure(recipe: Recipe, data: Path | None, device: torch.device, steps: int 
     dataset, clock = load_data(recipe, data), Clock()
     feed = Feed(dataset, recipe, device, DTYPES.get(recipe.precision, torch.float32))
     with TemporaryDirectory() as folder:
-        probe = Run.create(Path(folder) / "probe", recipe, dataset, device)
+        probe = Run.create(Path(folder) / "probe", recipe, dataset.info, device)
         before = bare_step(probe, feed, steps)
         out = Path(folder) / "run"
         run = fit(recipe, data=data, out=out, device=str(device), reporter=clock, save_every=0, began=0.0)
@@ -83,6 +83,7 @@ def measure(recipe: Recipe, data: Path | None, device: torch.device, steps: int 
         if "test_loss" in row
     ]
     return {
+        "data": dataset.info.fingerprint,
         "batch": recipe.batch_size,
         "timesteps": recipe.timesteps,
         "images": images,
@@ -106,7 +107,7 @@ def main() -> None:
     recipe = recipes.get(options.recipe).changed([f"epochs={options.epochs}", "evaluate_every=1", "short_epochs=0"])
     found = measure(recipe, options.data, device)
     out = options.out or result_path("loop", device)
-    write_result(out, {"recipe": recipe.name, "result": found}, device=device, seed=recipe.seed)
+    write_result(out, {"recipe": recipe.name, "result": found}, device=device, seed=recipe.seed, data=found.pop("data"))
     bare = found["bare_step_seconds"]
     print(f"bare step {1e3 * bare['before']:.2f} ms before, {1e3 * bare['after']:.2f} ms after")
     print(

@@ -2,6 +2,7 @@
 
 import re
 import sys
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 
@@ -21,12 +22,13 @@ def {name}(num_classes, in_channels, image_size, **soma):
 
 
 @pytest.fixture(autouse=True)
-def _own_shelves(monkeypatch: pytest.MonkeyPatch) -> None:
-    for shelf in plugins.SHELVES:
-        monkeypatch.setattr(shelf, "parts", dict(shelf.parts))
-        monkeypatch.setattr(shelf, "origins", dict(shelf.origins))
+def _own_shelves(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    before = [(shelf, dict(shelf.parts), dict(shelf.origins)) for shelf in plugins.SHELVES]
     monkeypatch.setattr(plugins, "_loaded", {})
     monkeypatch.setattr(sys, "path", list(sys.path))
+    yield
+    for shelf, parts, origins in before:
+        shelf.restore(parts, origins)
 
 
 def plugin(folder: Path, text: str, name: str = "mine.py") -> str:

@@ -23,7 +23,7 @@ def fork(run: Path, recipe: Recipe, out: Path) -> None:
         raise ValueError(f"{run} has no checkpoint after a finished epoch")
     steps = rows[0]["step"]
     begun = range(-(-saved.step // steps))  # epochs, the last one perhaps not to its end
-    free = {"name": "", "timesteps": 1, "short_timesteps": 0, "short_epochs": 0}
+    free = {"name": "either", "timesteps": 1, "short_timesteps": 0, "short_epochs": 0}
     if replace(own, **free) != replace(recipe, **free):
         raise ValueError(f"{recipe.name} differs from {own.name} in more than its timesteps")
     if any(own.timesteps_at(epoch) != recipe.timesteps_at(epoch) for epoch in begun):

@@ -52,7 +52,8 @@ def main() -> None:
     keep(options.run, options.out)
     if not options.no_timesteps:
         found = against_timesteps(options.run, options.data, options.device)
-        how = {"device": choose_device(options.device), "seed": Run(options.run).recipe.seed}
+        run = Run(options.run)
+        how = {"device": choose_device(options.device), "seed": run.recipe.seed, "data": run.data.fingerprint}
         write_result(options.out / "timesteps.json", {"timesteps": found}, **how)
     print(f"kept in {options.out}")
 

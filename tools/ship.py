@@ -52,7 +52,8 @@ def main() -> None:
     options = parser.parse_args()
     found = ship(options.run, shipped.FOLDER / f"{options.name}.safetensors", data=options.data, device=options.device)
     out = Path("results") / "shipped" / f"{options.name}.json"
-    write_result(out, found, device=choose_device(options.device), seed=found["recipe"]["seed"])
+    fingerprint = Run(options.run).data.fingerprint
+    write_result(out, found, device=choose_device(options.device), seed=found["recipe"]["seed"], data=fingerprint)
     print(f"trained {100 * found['trained_accuracy']:.2f} %, shipped {100 * found['accuracy']:.2f} %, in {out}")
 
 

@@ -71,6 +71,13 @@ class Shelf:
         self.parts[name], self.origins[name] = part, origin(part)
         return part
 
+    def restore(self, parts: Mapping[str, Part], origins: Mapping[str, Plugin | None]) -> None:
+        """Put those of before back; parts of ours stay, which a plugin may have been the first to import."""
+        ours = {name: part for name, part in self.parts.items() if self.origins[name] is None}
+        for kept, then in ((self.parts, {**parts, **ours}), (self.origins, {**origins, **dict.fromkeys(ours)})):
+            kept.clear()  # in place: others hold these
+            kept.update(then)  # type: ignore[arg-type]
+
     def get(self, name: str) -> Part:
         if name not in self.parts:
             raise ValueError(
@@ -130,9 +137,7 @@ def load(source: str) -> Plugin:
             raise ValueError("it registers nothing; decorate a function with @network, @loss or another of its kind")
     except (Exception, SystemExit) as error:
         for shelf, parts, origins in before:
-            ours = [name for name, plugin in shelf.origins.items() if plugin is None]  # it may have imported them first
-            shelf.parts = parts | {name: shelf.parts[name] for name in ours}
-            shelf.origins = origins | dict.fromkeys(ours)
+            shelf.restore(parts, origins)
         raise ValueError(f"plugin {source}: {_what_and_where(error, key)}") from error
     _loaded[key] = plugin
     return plugin

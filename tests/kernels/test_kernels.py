@@ -13,7 +13,7 @@ from torch import Tensor
 
 from rheobase import functional, kernels
 from rheobase.kernels import cpu, fused
-from rheobase.models import resnet8
+from rheobase.models import build
 
 SETTINGS: dict[str, float] = {"decay": 0.3, "v_th": 0.6, "width": 0.9, "eps": 1e-4}
 SHAPES = [  # T, N, C, and space where there is any
@@ -305,7 +305,7 @@ def test_a_backend_without_gradients_for_tensors_refuses_them(name: str) -> None
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # torch's compiler does it
 @pytest.mark.parametrize("memory", ["speed", "packed"])
 def test_a_network_compiles_as_one_graph(memory: str) -> None:
-    network = resnet8(memory=memory)
+    network = build("resnet8", memory=memory)
     images = torch.randn(3, 1, 8, 8)
     expected = network(images, timesteps=2)
     grads = torch.autograd.grad(expected.sum(), list(network.parameters()))

@@ -264,7 +264,7 @@ def test_other_numbers_are_never_kept_as_bits(memory: str, between: Callable[[Te
 @pytest.mark.parametrize("memory", MODES)
 def test_a_second_backward_pass_gives_the_same_gradients(memory: str) -> None:
     """What the first one overwrites is not what was kept."""
-    network = models.resnet8(memory=memory).double()
+    network = models.build("resnet8", memory=memory).double()
     loss = network(torch.randn(2, 1, 8, 8, dtype=torch.float64), timesteps=3).square().sum()
     first, second = (torch.autograd.grad(loss, list(network.parameters()), retain_graph=True) for _ in range(2))
     for one, other in zip(first, second, strict=True):
