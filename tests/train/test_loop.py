@@ -19,6 +19,7 @@ from rheobase.tasks.evaluate import evaluate_run
 from rheobase.train import checkpoint
 from rheobase.train.capture import CapturedStep, Step, capture
 from rheobase.train.progress import Reporter, process_seconds
+from rheobase.train import trainer
 from rheobase.train.runs import Run, load_network
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "demo_losses.txt"
@@ -354,12 +355,12 @@ def test_on_a_gpu_the_captured_step_is_the_eager_one(
         return used[-1]
 
     settings = recipe(f"precision={precision}", "average=0.8", "epochs=2", "batch_size=64")
-    monkeypatch.setattr(train, "capture", spy)
+    monkeypatch.setattr(trainer, "capture", spy)
     captured = train.fit(settings, out=tmp_path / "captured", device="cuda").rows()
     (step,) = used
     assert isinstance(step, CapturedStep)
     assert step.graph is not None, "it was never captured"
-    monkeypatch.setattr(train, "capture", lambda step, device: step)
+    monkeypatch.setattr(trainer, "capture", lambda step, device: step)
     eager = train.fit(settings, out=tmp_path / "eager", device="cuda").rows()
     assert eager[1]["loss"] < 0.95 * eager[0]["loss"], "too little happens to see a difference"
     assert [row["loss"] for row in captured] == pytest.approx([row["loss"] for row in eager], rel=tolerance)
