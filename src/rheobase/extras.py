@@ -1,6 +1,7 @@
 """Packages that not everybody needs: imported when they are used, by one function whose error names the extra."""
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 EXTRAS = {
@@ -13,6 +14,11 @@ EXTRAS = {
     "tensorboard": "tensorboard",
     "triton": "kernels",
 }
+
+
+def installed(package: str) -> bool:
+    """Whether the package is there; it is not imported."""
+    return find_spec(package) is not None
 
 
 def need(module: str, what: str) -> Any:

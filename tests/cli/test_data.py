@@ -42,7 +42,7 @@ def test_nothing_there(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
 def test_a_picture_is_brightest_where_the_values_are() -> None:
     image = torch.zeros(16, 32)
     image[3, 7] = 5.0
-    lines = cli_data.picture(image).split("\n")
+    lines = shaded(image).split("\n")
     assert len(lines) == 16
     assert lines[3] == " " * 7 + "@"
     assert not "".join(lines[:3] + lines[4:]).strip()

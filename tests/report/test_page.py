@@ -112,7 +112,7 @@ def test_pictures_are_pngs_of_the_pixels(channels: int) -> None:
     from io import BytesIO
 
     pixels = torch.arange(channels * 2 * 3, dtype=torch.uint8).view(channels, 2, 3) * 11
-    found = image.open(BytesIO(b64decode(svg.picture(pixels.tolist()).partition(",")[2])))
+    found = image.open(BytesIO(b64decode(svg.png(pixels.tolist()).partition(",")[2])))
     assert found.size == (3, 2)
     values = torch.tensor(list(found.tobytes())).view(2, 3, -1).movedim(2, 0)
     assert torch.equal(values[:channels], pixels.long())

@@ -16,10 +16,9 @@ import torch
 from rheobase import recipes, train
 from rheobase.recipes import Recipe
 from rheobase.tasks.evaluate import evaluate_run
-from rheobase.train import checkpoint
+from rheobase.train import checkpoint, trainer
 from rheobase.train.capture import CapturedStep, Step, capture
 from rheobase.train.progress import Reporter, process_seconds
-from rheobase.train import trainer
 from rheobase.train.runs import Run, load_network
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "demo_losses.txt"

@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Iterable
 from enum import StrEnum
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from rheobase.cli.common import DataOption, DeviceOption, PluginOption, RunArgument, console, table, target_file
+from rheobase.extras import installed
 
 if TYPE_CHECKING:
     import torch
@@ -118,7 +118,7 @@ def paper(
     for sentence in result.comparison:
         console.print(f"  {sentence}")
     written = [result.save(out)]
-    if find_spec("matplotlib"):
+    if installed("matplotlib"):
         from rheobase.report.plots import draw
 
         written += draw(result.name, f"{result.title} ({result.source})", result.charts, out)

@@ -11,9 +11,6 @@ from rheobase.cli.common import PluginOption, console, table
 if TYPE_CHECKING:
     from torch import Tensor
 
-SHADES = " .:-=+*#%@"
-ROWS, COLUMNS = 16, 32  # of a picture; characters are about twice as high as wide
-
 
 def register(app: typer.Typer) -> None:
     app.command()(data)
@@ -31,6 +28,7 @@ def data(
     """Prepare a data set, verify it and show what is there."""
     from rheobase.data import load
     from rheobase.data.eventset import EventDataset
+    from rheobase.report.shades import shaded
 
     found = load(name, root, size=size, timesteps=timesteps, download=download)
     info = found.info
@@ -55,17 +53,7 @@ def data(
     for index in _one_per_class(found.train.labels)[:samples]:
         image = found.train.read(index[None])[0].float()
         console.print(f"\n{info.classes[int(found.train.labels[index])]}")
-        console.print(picture(image.flatten(0, -3).mean(0)))
-
-
-def picture(image: "Tensor") -> str:
-    """Shades of grey for values [H, W], as characters."""
-    from torch.nn.functional import adaptive_avg_pool2d
-
-    small = adaptive_avg_pool2d(image[None], (ROWS, COLUMNS))[0]
-    small = (small - small.min()) / (small.max() - small.min()).clamp(min=1e-9)
-    levels = (small * (len(SHADES) - 1)).round().long().tolist()
-    return "\n".join("".join(SHADES[v] for v in row).rstrip() for row in levels)
+        console.print(shaded(image.flatten(0, -3).mean(0)))
 
 
 def _one_per_class(labels: "Tensor") -> "list[Tensor]":

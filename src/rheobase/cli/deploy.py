@@ -1,7 +1,6 @@
 """The commands of deployment: fold, export, verify, predict. `register` adds them to the command line."""
 
 from enum import StrEnum
-from importlib.util import find_spec
 from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -21,6 +20,7 @@ from rheobase.cli.common import (
     target_file,
 )
 from rheobase.deploy import formats
+from rheobase.extras import installed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -176,7 +176,7 @@ def deploy(run: Path) -> None:
     _, network = folded(opened)
     target = run / "folded.safetensors"
     native.save(network, target)
-    if find_spec("nir") is not None:
+    if installed("nir"):
         target = run / "network.nir"
         nir.write(network, target, opened.data.shape)
     found = compare(target, opened, data=None, images=32, simulated=1, device=torch.device("cpu"))

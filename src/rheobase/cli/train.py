@@ -1,7 +1,6 @@
 """The commands that train and measure: demo, train, eval. `register` adds them to the command line."""
 
 import os
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,6 +19,7 @@ from rheobase.cli.common import (
     print_next,
     table,
 )
+from rheobase.extras import installed
 
 if TYPE_CHECKING:
     from rheobase.recipes import Recipe
@@ -147,7 +147,7 @@ def _fit(
     if run.data.simulated:
         console.print(SIMULATED_NOTE)
     console.print(f"run folder {run.folder}")
-    if find_spec("matplotlib"):
+    if installed("matplotlib"):
         from rheobase.report.plots import learning_curves
 
         learning_curves(rows, run.folder / "curves.png")

@@ -12,8 +12,9 @@ from math import prod
 import torch
 from torch import Tensor, nn
 
-from rheobase.deploy.convolution import Pair, convolution
+from rheobase.deploy.convolution import convolution
 from rheobase.deploy.network import LIF, Network, Scale
+from rheobase.deploy.pairs import pair
 
 Shape = tuple[int, ...]
 
@@ -51,7 +52,7 @@ def diagonal(scale: Scale, pool: nn.AvgPool2d | None = None) -> nn.Conv2d:
     """The scale (after average pooling) as a convolution in which no channel sees another."""
     if pool is None:
         return convolution(torch.diag(scale.weight.detach())[:, :, None, None], _copy(scale.bias))
-    size = _pair(pool.kernel_size)
+    size = pair(pool.kernel_size)
     share = torch.full(size, 1.0).to(scale.weight) / (pool.divisor_override or prod(size))
     weight = torch.diag(scale.weight.detach())[:, :, None, None] * share
     return convolution(weight, _copy(scale.bias), pool.stride, pool.padding)
@@ -79,7 +80,3 @@ def _kernel_of(weight: Tensor, before: nn.Module, shape: Shape) -> Tensor:
 
 def _copy(bias: Tensor | None) -> Tensor | None:
     return None if bias is None else bias.detach().clone()
-
-
-def _pair(value: Pair) -> tuple[int, ...]:
-    return (value, value) if isinstance(value, int) else value

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rheobase.deploy.pairs import pair
 from rheobase.extras import need
 
 Shape = tuple[int, ...]
@@ -208,7 +209,7 @@ def _output_shape(kind: str, values: Values, shapes: list[Shape]) -> Shape:
             raise ValueError("dilation and groups are not supported")
         shape = (weight.shape[0], *_slide(values, weight.shape[2:], shapes[0]))
     elif kind in ("AvgPool2d", "SumPool2d"):
-        shape = (shapes[0][0], *_slide(values, tuple(_pair(values["kernel_size"], 1)), shapes[0]))
+        shape = (shapes[0][0], *_slide(values, pair(values["kernel_size"], 1), shapes[0]))
     elif kind == "Flatten":
         if (values["start_dim"].item(), values["end_dim"].item()) not in ((0, -1), (0, len(shapes[0]) - 1)):
             raise ValueError("expected to flatten all dimensions")
@@ -233,18 +234,9 @@ def _expect(values: NDArray[Any], ndim: int) -> NDArray[Any]:
     return values
 
 
-def _pair(values: NDArray[Any], least: int) -> list[int]:
-    """Two integers; one stands for two equal ones."""
-    found = [int(v) for v in values.ravel()]
-    pair = found * 2 if len(found) == 1 else found
-    if len(pair) != 2 or min(pair) < least:
-        raise ValueError(f"expected two integers of at least {least}, got {found}")
-    return pair
-
-
 def _slide(values: Values, kernel: Shape, size: Shape) -> Shape:
     """Height and width after sliding a window; stores stride, padding and kernel size as pairs."""
-    values["stride"], values["padding"] = np.array(_pair(values["stride"], 1)), np.array(_pair(values["padding"], 0))
+    values["stride"], values["padding"] = np.array(pair(values["stride"], 1)), np.array(pair(values["padding"], 0))
     values["kernel_size"] = np.array(kernel)
     if max(values["padding"].tolist()) > max(kernel):
         raise ValueError(f"a padding of {values['padding'].tolist()} is larger than the kernel {list(kernel)}")

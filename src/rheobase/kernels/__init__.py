@@ -5,7 +5,6 @@ law itself) for what neither covers. An explicit choice that cannot be met raise
 """
 
 from collections.abc import Sequence
-from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -13,6 +12,7 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from rheobase import functional
+from rheobase.extras import installed
 from rheobase.functional import Moments
 from rheobase.kernels.convolution import CAN_PREPARE, PreparedWeight, convolve
 from rheobase.kernels.fused import Constants, FusedFire, Settings, is_static
@@ -91,7 +91,7 @@ def _choose(backend: str, xs: Sequence[Tensor], group: ProcessGroup | None, tens
     if backend == "auto":
         if tensors:
             return "reference"
-        if device == "cuda" and len(xs) <= 2 and find_spec("triton") is not None:
+        if device == "cuda" and len(xs) <= 2 and installed("triton"):
             return "triton"
         if device == "cpu":
             return "cpu"
@@ -103,7 +103,7 @@ def _choose(backend: str, xs: Sequence[Tensor], group: ProcessGroup | None, tens
     if backend == "cpu" and device != "cpu":
         raise ValueError(f"backend 'cpu' needs tensors on the CPU, got {xs[0].device}")
     if backend == "triton":
-        if find_spec("triton") is None:
+        if not installed("triton"):
             raise ValueError("backend 'triton' needs the package triton; install rheobase[kernels]")
         if len(xs) > 2:
             raise ValueError(f"backend 'triton' takes one or two branches, got {len(xs)}; use 'auto'")

@@ -89,7 +89,7 @@ def _timesteps(accuracies: Sequence[float], trained: int, images: int) -> str:
 def _samples(samples: Sequence[Mapping[str, Any]], classes: Sequence[str]) -> str:
     buttons, parts = [], []
     for i, sample in enumerate(samples):
-        picture = svg.picture(sample["pixels"])
+        picture = svg.png(sample["pixels"])
         best = sorted(range(len(classes)), key=lambda k: -sample["probabilities"][k])[:4]
         right = best[0] == sample["label"]
         said = f"{classes[sample['label']]}, {'recognised' if right else f'taken for {classes[best[0]]}'}"

@@ -159,7 +159,7 @@ def network(graph: Sequence[Mapping[str, Any]], rates: Mapping[str, float]) -> s
     return _svg(parts, "the network", WIDTH, at[names[-1]] + 20)
 
 
-def picture(pixels: Sequence[Sequence[Sequence[int]]]) -> str:
+def png(pixels: Sequence[Sequence[Sequence[int]]]) -> str:
     """A data URI of a PNG of bytes [C, H, W]: grey for one channel, colour for three; two are red and green."""
     channels, height, width = len(pixels), len(pixels[0]), len(pixels[0][0])
     planes = [pixels[0]] if channels == 1 else [*pixels[:3], *[[[0] * width] * height] * (3 - min(3, channels))]

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from rheobase.deploy.convolution import convolution
 from rheobase.deploy.network import LIF, Network, Scale, linear
+from rheobase.deploy.pairs import pair
 from rheobase.deploy.quantize import in_units, int8_unit
 from rheobase.files import atomic_write
 
@@ -103,7 +104,7 @@ def _node(
     if bias is not None and (weight is None or bias.shape != weight.shape[:1]):
         raise ValueError(f"a layer '{kind}' has a bias that does not fit its weights")
     if kind == "Conv2d" and weight is not None:
-        stride, padding, dilation = (_pair(options[key]) for key in ("stride", "padding", "dilation"))
+        stride, padding, dilation = (pair(options[key]) for key in ("stride", "padding", "dilation"))
         return convolution(weight, bias, stride, padding, dilation, int(options["groups"]))
     if kind == "Linear" and weight is not None:
         return linear(weight, bias)
@@ -114,13 +115,6 @@ def _node(
             raise ValueError("a layer 'LIF' has no thresholds, or a decay outside 0 to 1")
         return LIF(float(options["decay"]), v_th, options["fraction_bits"])
     if kind == "AvgPool2d":
-        kernel, stride, padding = (_pair(options[key]) for key in ("kernel_size", "stride", "padding"))
+        kernel, stride, padding = (pair(options[key]) for key in ("kernel_size", "stride", "padding"))
         return nn.AvgPool2d(kernel, stride, padding, divisor_override=options["divisor_override"])
     return nn.Flatten() if kind == "Flatten" else nn.AdaptiveAvgPool2d(1)
-
-
-def _pair(value: Any) -> tuple[int, int]:
-    first, second = (value, value) if isinstance(value, int) else value
-    if not (0 <= int(first) < 2**10 and 0 <= int(second) < 2**10):
-        raise ValueError(f"a window has the size {value}")
-    return int(first), int(second)
