@@ -12,7 +12,8 @@ PAPER_MAP = (ROOT / "docs" / "paper-map.md").read_text()
 
 
 @pytest.mark.parametrize(
-    "document", ["README.md", "CONTRIBUTING.md", "docs/own-network.md", "docs/training.md", "docs/data.md"]
+    "document",
+    ["README.md", "CONTRIBUTING.md", "docs/own-network.md", "docs/plugins.md", "docs/training.md", "docs/data.md"],
 )
 def test_python_blocks_run(
     document: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

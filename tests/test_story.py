@@ -146,6 +146,20 @@ def test_killed_and_resumed_it_is_the_same_run(place: Path, rheobase: Command) -
             assert torch.equal(resumed.tensors[group][name], tensor), name
 
 
+def test_the_processes_of_torchrun_load_it_too(place: Path) -> None:
+    team = ["torchrun", "--standalone", "--nproc-per-node", "2", "-m", "rheobase", "train", "stripes_tiny"]
+    team = [str(Path(sys.executable).with_name(team[0])), *team[1:]]
+    words = ["--plugin", "mine.py", "--set", "epochs=1", "--set", "precision=fp64"]
+    for command in (
+        [*team, "--out", "two"],
+        [sys.executable, "-m", "rheobase", "train", "stripes_tiny", "--out", "one"],
+    ):
+        subprocess.run([*command, *words], cwd=place, check=True, capture_output=True)
+    two, one = (Run(Path(folder)).rows()[0] for folder in ("two", "one"))
+    assert two["loss"] == pytest.approx(one["loss"], rel=1e-9)  # statistics of its own neuron are joined
+    assert two["test_loss"] == pytest.approx(one["test_loss"], rel=1e-9)
+
+
 @pytest.mark.parametrize("memory", ["packed", "recompute"])
 def test_memory_modes_train_the_same_network(place: Path, rheobase: Command, memory: str) -> None:
     words = ("train", "stripes_tiny", "--plugin", "mine.py", "--set", "neuron=lif", "--set", "epochs=1")

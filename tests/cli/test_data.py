@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from rheobase import cli
-from rheobase.cli import data as cli_data
+from rheobase.report.shades import shaded
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:

@@ -77,12 +77,13 @@ def export(
     """Write a folded network for other software and hardware."""
     from rheobase.deploy.network import Network
     from rheobase.tasks.export import write
-    from rheobase.tasks.open import open_network
+    from rheobase.tasks.open import open_network, open_run
 
     module = formats.module(to)
     if form is not Form.canonical and "form" not in signature(module.write).parameters:
         raise ValueError(f"a file of the format {to} has no form '{form}'; leave --form out")
-    found = open_network(network)
+    source = open_run(network)
+    found = open_network(source)
     if not isinstance(found, Network):
         raise ValueError(f"{network} is exported already; give the run it came from")
     suffix = f"{'-int8' if int8 else ''}{'-portable' if form is Form.portable else ''}{module.SUFFIX}"
@@ -91,7 +92,7 @@ def export(
         raise ValueError(f"{own} is there already; choose another file with --out")
     target = target_file(out or own, module.SUFFIX.removeprefix("."))
     options = {} if form is Form.canonical else {"form": form}
-    write(found, target, module, network, int8=int8, data=data, **options)
+    write(found, target, module, source, int8=int8, data=data, **options)
     console.print(f"wrote {target} ({target.stat().st_size / 2**20:.1f} MB)")
     if network.is_dir():
         print_next((command_line("verify", target, network, data=data), "compare it with the run, on all test images"))
@@ -139,9 +140,9 @@ def predict(
 
     from rheobase.data.pictures import find, read
     from rheobase.functional import readout
-    from rheobase.tasks.open import about, input_dtype, open_network
+    from rheobase.tasks.open import about, input_dtype, open_network, open_run
 
-    found = open_network(network)
+    found = open_network(open_run(network))
     stated = about(found, network)
     classes, unread = stated.data.classes, 0
     paths = find(images)

@@ -76,7 +76,6 @@ def train(
 ) -> None:
     """Train a network by a recipe."""
     from rheobase import recipes
-    from rheobase.train.runs import Run
 
     changes = [*(settings or []), *([] if seed is None else [f"seed={seed}"])]
     options: dict[str, Any] = {"data": data, "device": device, "download": download, "tensorboard": tensorboard}
@@ -86,7 +85,7 @@ def train(
     if resume is not None:
         if recipe or changes or out:
             raise ValueError("--resume continues a run as it began; leave out RECIPE, --set, --seed and --out")
-        run = _fit(Run(resume).recipe, out=resume, resume=True, **options)
+        run = _fit(None, out=resume, resume=True, **options)
     elif recipe is None:
         raise ValueError(f"which recipe? choose one of {', '.join(recipes.RECIPES)}, or --resume a run")
     else:
@@ -115,7 +114,7 @@ def evaluate(
 
 
 def _fit(
-    recipe: "Recipe", *, device: str, data: Path | None = None, tensorboard: bool = False, **options: Any
+    recipe: "Recipe | None", *, device: str, data: Path | None = None, tensorboard: bool = False, **options: Any
 ) -> "Run":
     from rheobase import train
     from rheobase.train.heap import keep_freed_memory

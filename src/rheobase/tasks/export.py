@@ -13,21 +13,23 @@ from rheobase.deploy.agreement import Agreement, agreement, record
 from rheobase.deploy.network import Network
 from rheobase.deploy.quantize import quantize
 from rheobase.recipes import Recipe
-from rheobase.tasks.open import about, open_run
+from rheobase.tasks.open import about
 from rheobase.train.runs import Run, open_data
 
 CALIBRATION_IMAGES, SAMPLE_IMAGES = 256, 64
 
 
 def write(
-    network: Network, target: Path, module: Any, source: Path, *, int8: bool, data: Path | None, **options: Any
+    network: Network, target: Path, module: Any, source: Run | Path, *, int8: bool, data: Path | None, **options: Any
 ) -> None:
     """Write the folded network of `source` to `target` by the `module` of its format, in integers if asked."""
-    stated = about(network, source)
+    owner = source.folder if isinstance(source, Run) else source
+    stated = about(network, owner)
     if int8:
-        found = open_run(source)
-        loader = found.parts.data if isinstance(found, Run) else None
-        dataset = open_data(stated.recipe, stated.data, data, source, loader=loader)
+        if isinstance(source, Run):
+            dataset = source.open_data(data)
+        else:
+            dataset = open_data(stated.recipe, stated.data, data, source)
         network = quantize(network, calibration_images(dataset, stated.recipe))
     module.write(network, target, stated.data.shape, **options)
 

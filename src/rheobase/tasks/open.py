@@ -58,7 +58,6 @@ def open_run(source: Path) -> Run | Path:
     return Run(found) if found.is_dir() else found
 
 
-def open_network(source: Path | Run) -> Network | onnx.Session:
-    """The folded network of a run, the network in a file, or the one of that name that comes with the package."""
-    found = source if isinstance(source, Run) else open_run(source)
-    return folded(found)[1] if isinstance(found, Run) else open_file(found)
+def open_network(source: Run | Path) -> Network | onnx.Session:
+    """The folded network of a run, or the network in a file."""
+    return folded(source)[1] if isinstance(source, Run) else open_file(source)

@@ -20,7 +20,7 @@ SAVE_SECONDS = 30.0
 
 
 def fit(
-    recipe: Recipe,
+    recipe: Recipe | None = None,
     *,
     network: Part | None = None,
     neuron: Part | None = None,
@@ -37,7 +37,7 @@ def fit(
     part_bytes: int | None = None,
     began: float | None = None,
 ) -> Run:
-    """Train `recipe` into the folder `out`, or continue the run that is there from its newest good checkpoint.
+    """Train `recipe` into the folder `out`, or resume the run that is there, by its own, from its newest checkpoint.
 
     `network`, `neuron`, `dataset`, `loss` and `optimizer` take the place of the parts that the recipe names; they are
     what the decorators of `plugins` take, or a `Dataset`. `data` is the folder with the data set's files.
@@ -51,13 +51,17 @@ def fit(
         raise ValueError("resume needs the folder of the run")
     handed = {"network": network, "neuron": neuron, "data": dataset, "loss": loss, "optimizer": optimizer}
     given = {name: part for name, part in handed.items() if part is not None}
+    earlier = Run(out, **given) if resume and out is not None else None
+    if recipe is None:
+        if earlier is None:
+            raise ValueError("fit needs a recipe, or a run to resume")
+        recipe = earlier.recipe
     recipe = named_after(recipe, given)
+    if earlier is not None and earlier.recipe != recipe:
+        raise ValueError(f"{out} holds a run of another recipe; resume it with its own")
     with distributed.team(choose_device(device)) as (team, where):
         if team.world > 1 and out is None:
             raise ValueError("a run of several processes needs a folder that all can see; give one with --out")
-        earlier = Run(out, **given) if resume and out is not None else None
-        if earlier is not None and earlier.recipe != recipe:
-            raise ValueError(f"{out} holds a run of another recipe; resume it with its own")
         parts = Parts.of(recipe, **given) if earlier is None else earlier.parts
 
         def images() -> Dataset:

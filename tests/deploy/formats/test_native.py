@@ -67,7 +67,9 @@ def test_integers_are_not_rounded_to_8_bits_again(tmp_path):
     [
         (lambda nodes, _: nodes[0].update(kind="Lambda"), "layer 'Lambda'"),
         (lambda nodes, _: nodes[0]["options"].update(hook="os.system"), "'hook'"),
-        (lambda nodes, _: nodes[0]["options"].update(padding=[10**9, 10**9]), "window has the size"),
+        (lambda nodes, _: nodes[0]["options"].update(padding=[10**9, 10**9]), "whole numbers from 0 to 1023"),
+        (lambda nodes, _: nodes[0]["options"].update(stride=[0, 0]), "whole numbers from 1 to 1023"),
+        (lambda nodes, _: nodes[0]["options"].update(dilation=[1, 1.5]), "whole numbers from 1 to 1023"),
         (lambda nodes, _: nodes[1]["options"].update(decay=1e9), "decay outside"),
         (lambda nodes, _: nodes[1].update(inputs=["head_decode"]), "no earlier node"),
         (lambda nodes, _: nodes[0].update(inputs=["input", "input"]), "expected one input"),

@@ -104,7 +104,7 @@ def _node(
     if bias is not None and (weight is None or bias.shape != weight.shape[:1]):
         raise ValueError(f"a layer '{kind}' has a bias that does not fit its weights")
     if kind == "Conv2d" and weight is not None:
-        stride, padding, dilation = (pair(options[key]) for key in ("stride", "padding", "dilation"))
+        stride, dilation, padding = pair(options["stride"], 1), pair(options["dilation"], 1), pair(options["padding"])
         return convolution(weight, bias, stride, padding, dilation, int(options["groups"]))
     if kind == "Linear" and weight is not None:
         return linear(weight, bias)
@@ -115,6 +115,6 @@ def _node(
             raise ValueError("a layer 'LIF' has no thresholds, or a decay outside 0 to 1")
         return LIF(float(options["decay"]), v_th, options["fraction_bits"])
     if kind == "AvgPool2d":
-        kernel, stride, padding = (pair(options[key]) for key in ("kernel_size", "stride", "padding"))
+        kernel, stride, padding = pair(options["kernel_size"], 1), pair(options["stride"], 1), pair(options["padding"])
         return nn.AvgPool2d(kernel, stride, padding, divisor_override=options["divisor_override"])
     return nn.Flatten() if kind == "Flatten" else nn.AdaptiveAvgPool2d(1)
