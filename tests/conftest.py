@@ -1,12 +1,14 @@
 """Every test starts from the same random state and sees NaN wherever memory was never written."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+
+from rheobase import plugins
 
 with torch.device("cpu"):  # the first such context notes which functions allocate: before they are replaced below
     torch.empty(0)
@@ -22,6 +24,16 @@ def triton_device() -> str:
     """Where a test of Triton kernels puts its tensors; without Triton it is skipped."""
     pytest.importorskip("triton", reason="needs Triton: install rheobase[kernels]")
     return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+@pytest.fixture(autouse=True)
+def _own_shelves(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What a test registers or loads is gone after it."""
+    before = [(shelf, dict(shelf.parts), dict(shelf.origins)) for shelf in plugins.SHELVES]
+    monkeypatch.setattr(plugins, "_loaded", {})
+    yield
+    for shelf, parts, origins in before:
+        shelf.restore(parts, origins)
 
 
 @pytest.fixture(autouse=True)

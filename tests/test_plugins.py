@@ -2,7 +2,6 @@
 
 import re
 import sys
-from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 
@@ -22,13 +21,8 @@ def {name}(num_classes, in_channels, image_size, **soma):
 
 
 @pytest.fixture(autouse=True)
-def _own_shelves(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    before = [(shelf, dict(shelf.parts), dict(shelf.origins)) for shelf in plugins.SHELVES]
-    monkeypatch.setattr(plugins, "_loaded", {})
+def _own_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", list(sys.path))
-    yield
-    for shelf, parts, origins in before:
-        shelf.restore(parts, origins)
 
 
 def plugin(folder: Path, text: str, name: str = "mine.py") -> str:

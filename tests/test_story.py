@@ -30,7 +30,7 @@ Command = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
+def fresh(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """What a new process knows: our own parts. Call it for another new process."""
     ours = [(shelf, dict(shelf.parts), dict(shelf.origins)) for shelf in plugins.SHELVES]
 
@@ -39,8 +39,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
             shelf.restore(parts, origins)
         monkeypatch.setattr(plugins, "_loaded", {})
 
-    yield forget
-    forget()
+    return forget
 
 
 @pytest.fixture

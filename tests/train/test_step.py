@@ -126,6 +126,14 @@ def test_average_follows_weights_and_statistics() -> None:
     torch.testing.assert_close(average.soma.running_mean, torch.full_like(average.soma.running_mean, 0.75))
 
 
+def test_whole_numbers_in_a_network_of_yours_are_not_averaged() -> None:
+    average, network = nn.BatchNorm2d(3), nn.BatchNorm2d(3)
+    network(torch.randn(2, 3, 4, 5))
+    update_average(average, network, 0.75)
+    assert average.num_batches_tracked == 1
+    torch.testing.assert_close(average.running_var, 0.75 + 0.25 * network.running_var)
+
+
 def test_an_overflow_in_the_first_step_leaves_no_garbage() -> None:
     recipe = recipes.get("demo").changed(["precision=fp16"])
     network = nn.Linear(3, 2)

@@ -4,6 +4,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from rheobase import plugins
+from rheobase.data import Dataset
 from rheobase.plugins import Part, Plugin
 from rheobase.recipes import Recipe
 from rheobase.train import losses, optimizers  # noqa: F401 (they register ours)
@@ -23,7 +24,7 @@ class Parts:
 
     network: Part
     neuron: Part
-    data: Any  # a function that loads a data set, or a data set
+    data: Dataset | Part
     loss: Part
     optimizer: Part
 
@@ -52,5 +53,12 @@ class Parts:
 
 def named_after(recipe: Recipe, given: dict[str, Any]) -> Recipe:
     """The recipe that names the parts which are `given`."""
-    names = {key: getattr(part, "__name__", None) or part.info.name for key, part in given.items()}
+    names: dict[str, Any] = {setting: _name(setting, part) for setting, part in given.items()}
     return replace(recipe, **names)
+
+
+def _name(setting: str, part: Any) -> str:
+    name = part.info.name if isinstance(part, Dataset) else getattr(part, "__name__", "")
+    if not name:
+        raise ValueError(f"{setting}: expected a function or class with a name, got {part!r}; wrap it in a function")
+    return name

@@ -76,6 +76,12 @@ def make_step(
 
 @torch.no_grad()
 def update_average(average: nn.Module, network: nn.Module, decay: float) -> None:
-    """average <- decay * average + (1 - decay) * network, running statistics included."""
-    for own, new in ((average.parameters(), network.parameters()), (average.buffers(), network.buffers())):
-        torch._foreach_lerp_(list(own), list(new), 1 - decay)
+    """average <- decay * average + (1 - decay) * network, running statistics included; whole numbers are copied."""
+    pairs = [
+        *zip(average.parameters(), network.parameters(), strict=True),
+        *zip(average.buffers(), network.buffers(), strict=True),
+    ]
+    own, new = zip(*(pair for pair in pairs if pair[0].is_floating_point()), strict=True)
+    torch._foreach_lerp_(list(own), list(new), 1 - decay)
+    for kept, counted in (pair for pair in pairs if not pair[0].is_floating_point()):
+        kept.copy_(counted)
