@@ -31,7 +31,7 @@ class Plugin:
     """Where parts come from: the name it was loaded by, and its source files by their names."""
 
     name: str
-    sources: Mapping[str, bytes]
+    sources: dict[str, bytes]
 
     @property
     def sha256(self) -> str:
@@ -78,6 +78,14 @@ class Shelf:
             kept.clear()  # in place: others hold these
             kept.update(then)  # type: ignore[arg-type]
 
+    def remove(self, origin: Plugin | None) -> None:
+        """The parts of a plugin."""
+        for name in [n for n, found in self.origins.items() if origin is not None and found == origin]:
+            del self.parts[name], self.origins[name]
+
+    def is_ours(self, name: str) -> bool:
+        return name in self.parts and self.origins[name] is None
+
     def get(self, name: str) -> Part:
         if name not in self.parts:
             raise ValueError(
@@ -121,12 +129,17 @@ def load(source: str) -> Plugin:
     is_file = source.endswith(".py") or Path(source).is_file()
     key = str(Path(source).resolve()) if is_file else source
     plugin = _from_file(source) if is_file else _from_module(source)
-    if _loaded.get(key) == plugin:
-        return plugin
+    if key in _loaded and plugin.sources.items() <= _loaded[key].sources.items():
+        return _loaded[key]
     before = [(shelf, dict(shelf.parts), dict(shelf.origins)) for shelf in SHELVES]
+    for shelf in SHELVES:
+        shelf.remove(_loaded.get(key))
+    known = set(sys.modules)
     try:
         with _as_loading(plugin):
             _run(key) if is_file else import_module(source)
+        if is_file:
+            plugin.sources.update(_beside(Path(key), set(sys.modules) - known))
         new = [
             shelf.origins[name]
             for shelf, parts, _ in before
@@ -205,6 +218,13 @@ def _from_module(source: str) -> Plugin:
     return Plugin(source, {str(p.relative_to(file.parent)): p.read_bytes() for p in file.parent.rglob("*.py")})
 
 
+def _beside(path: Path, modules: set[str]) -> dict[str, bytes]:
+    """The sources of those modules that lie in the folder of the plugin at `path`: what it imported from there."""
+    files = {getattr(sys.modules.get(name), "__file__", None) for name in modules}
+    inside = [Path(file) for file in files if file and Path(file).is_relative_to(path.parent) and file != str(path)]
+    return {str(p.relative_to(path.parent)): p.read_bytes() for p in inside if p.suffix == ".py"}
+
+
 def _run(path: str) -> ModuleType:
     name = f"{Path(path).stem}_{hashlib.sha256(path.encode()).hexdigest()[:8]}"
     spec = importlib.util.spec_from_file_location(name, path)
@@ -216,6 +236,13 @@ def _run(path: str) -> ModuleType:
     sys.modules[name] = module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def place(error: BaseException) -> str:
+    """Where in a plugin an error arose, or its innermost call from there; empty if no plugin had a part in it."""
+    files = {name for key in _loaded for name in (key, getattr(sys.modules.get(key), "__file__", None))}
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in files]
+    return f"{Path(frames[-1].filename).name}, line {frames[-1].lineno}" if frames else ""
 
 
 def _what_and_where(error: BaseException, path: str) -> str:

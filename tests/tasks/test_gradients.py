@@ -83,7 +83,9 @@ def test_no_batch_is_refused() -> None:
 
 
 def test_a_network_without_a_body_leaves_out_its_first_layer() -> None:
-    network = torch.nn.Sequential(Conv2d(2, 3, 3), Soma(3), Conv2d(3, 4, 1), Soma(4), AvgPool2d(4), torch.nn.Flatten(2))
+    network = torch.nn.Sequential(
+        Conv2d(2, 3, 3), Soma(3), Conv2d(3, 4, 1), Soma(4), AvgPool2d(4), torch.nn.Linear(1, 2)
+    )
     somas, synapses = inner_layers(network)
     assert (list(somas), list(synapses)) == (["3"], ["2"])
     with pytest.raises(ValueError, match="no layers between"):

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from inspect import signature
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -34,7 +35,7 @@ def synapses(network: nn.Module, shape: tuple[int, ...]) -> list[Layer]:
         if isinstance(module, nn.Conv2d | nn.Linear)
     ]
     with torch.no_grad():
-        network.eval()(torch.empty(1, *shape, device="meta"), timesteps=1)
+        network.eval()(torch.empty(1, *shape, device="meta"), 1)
     for handle in handles:
         handle.remove()
     return found
@@ -53,20 +54,25 @@ class Summary:
 def summary(name: str) -> Summary:
     """Sizes of a network of `MODELS` at its default input; shortcuts do not count as layers."""
     shape = default_input(name)
-    classes = signature(MODELS[name]).parameters["num_classes"].default
+    parameters = signature(MODELS[name]).parameters
+    classes = parameters["num_classes"].default if "num_classes" in parameters else None
     with torch.device("meta"):
-        network = build(
-            name, num_classes=classes if isinstance(classes, int) else 10, in_channels=shape[0], image_size=shape[1]
-        )
+        network = build_default(name, classes if isinstance(classes, int) else 10, shape)
     layers = synapses(network, shape)
     return Summary(
         name=name,
-        purpose=(MODELS[name].__doc__ or "").strip().splitlines()[0],
+        purpose=next(iter((MODELS[name].__doc__ or "").strip().splitlines()), ""),
         shape=shape,
         layers=sum("shortcut" not in layer.name for layer in layers),
         parameters=sum(p.numel() for p in network.parameters()),
         multiplications=sum(layer.multiplications for layer in layers),
     )
+
+
+def build_default(name: str, classes: int, shape: tuple[int, int, int]) -> nn.Module:
+    """The network for images of that shape, with the neuron of the paper."""
+    sizes: dict[str, Any] = {"num_classes": classes, "in_channels": shape[0], "image_size": shape[1]}
+    return build(name, decay=0.25, v_th=0.5, width=1.0, **sizes)
 
 
 def default_input(name: str) -> tuple[int, int, int]:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from rheobase import __version__
+from rheobase import __version__, plugins
 from rheobase.cli import analysis, data, deploy, lists, train
 
 app = typer.Typer(
@@ -49,12 +49,16 @@ def main() -> None:
     warnings.showwarning = _show_warning  # type: ignore[assignment]
     try:
         app(arguments, prog_name="rheobase")
-    except (ValueError, OSError, RuntimeError) as error:
-        if debug:
+    except Exception as error:
+        place = plugins.place(error)
+        if debug or not (place or isinstance(error, ValueError | OSError | RuntimeError)):
             raise
         rank = os.environ.get("RANK", "0")
         who = f"process {rank}: " if rank != "0" else ""
-        errors.print(f"error: {who}{_sentence(error)}", style="red")
+        what = _sentence(error)
+        if place:
+            what = f"{place}: {'' if isinstance(error, ValueError) else f'{type(error).__name__}: '}{what}"
+        errors.print(f"error: {who}{what}", style="red")
         sys.exit(1)
 
 

@@ -64,20 +64,22 @@ def analyze(
         console.print(f"{network} at initialisation, on noise")
         console.print(rows, soft_wrap=False)
         rates = [layer["rate"] for layer in found["layers"]]
-        console.print(f"firing rates: {min(rates):.3f} to {max(rates):.3f} spikes per neuron and step")
+        if rates:
+            console.print(f"firing rates: {min(rates):.3f} to {max(rates):.3f} spikes per neuron and step")
     else:
         assert run is not None
         found = inspect_run(Run(run), data=data, images=images)
         rows = table("layer", "neurons", "spikes / step", "never fire", "always fire", "potential / v_th")
         for layer in found["layers"]:
-            potential = Histogram(**found["membranes"][layer["name"]])
+            known = found["membranes"].get(layer["name"])  # not of neurons with dynamics of their own
+            potential = Histogram(**known) if known else None
             rows.add_row(
                 layer["name"],
                 str(layer["neurons"]),
                 f"{layer['rate']:.3f}",
                 f"{100 * layer['dead']:.0f} %",
                 f"{100 * layer['saturated']:.0f} %",
-                f"{potential.mean:.2f} +- {potential.deviation:.2f}",
+                f"{potential.mean:.2f} +- {potential.deviation:.2f}" if potential else "not known",
             )
         console.print(rows, soft_wrap=False)
         if (done := found["operations"]) is None:
@@ -88,7 +90,8 @@ def analyze(
                 f"{1e3 * done['joule']:.3g} mJ; without spikes {done['dense']:.3g} of each, "
                 f"{1e3 * done['dense_joule']:.3g} mJ"
             )
-    console.print("findings:" if found["findings"] else "findings: none, every layer is in good health")
+    healthy = "findings: none, every layer is in good health" if found["layers"] else "findings: none, it has no somas"
+    console.print("findings:" if found["findings"] else healthy)
     for sentence in found["findings"]:
         console.print(f"  {sentence}")
 

@@ -47,6 +47,7 @@ def plan(
 ) -> None:
     """Predict the memory of training, and the largest batch that a GPU can take."""
     from rheobase import plugins, recipes
+    from rheobase.data.expectation import EXPECTED
     from rheobase.train import plan
     from rheobase.train.runs import load_data
 
@@ -54,7 +55,7 @@ def plan(
     batch = -(-chosen.batch_size // processes)
     free = int((memory - plan.RESERVED_GIB) * 2**30)
     rows = table("memory mode", f"peak with {batch} images", last=f"largest batch in {memory:g} GiB")
-    unknown = plugins.dataset.origins.get(chosen.data) is not None  # what it looks like, before it is loaded
+    unknown = plugins.dataset.get(chosen.data) not in EXPECTED  # what it looks like, before it is loaded
     info = load_data(chosen, data).info if data or unknown else None
     for variant in plan.modes(chosen):
         peak, largest = plan.peak_bytes(variant, batch, info), plan.largest_batch(variant, free, info)

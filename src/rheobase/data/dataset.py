@@ -54,7 +54,7 @@ class Split:
         if not isinstance(x, Tensor) or x.dtype != torch.uint8 or x.ndim not in (4, 5) or x.shape[-1] != x.shape[-2]:
             raise ValueError(
                 f"expected square uint8 images [N, C, H, W] or sequences [N, T, C, H, W], got {_kind(x)}; "
-                "resize or convert them first"
+                "resize or convert them first (torch.from_numpy makes a tensor of an array)"
             )
         if not isinstance(y, Tensor) or y.dtype not in INTEGERS or y.shape != x.shape[:1]:
             raise ValueError(f"expected whole numbers [{len(x)}] as labels, one for every image, got {_kind(y)}")

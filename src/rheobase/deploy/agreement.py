@@ -41,7 +41,13 @@ def record(network: nn.Module, x: Tensor, timesteps: int | None = None) -> Recor
         return Record(spikes, logits)
     kept: dict[str, Tensor] = {}
     layers = {node_name(path): soma for path, soma in somas(network).items()}
-    with watched(network, layers, lambda name, spikes: kept.update({name: spikes.flatten(2) > 0})):
+
+    def keep(name: str, spikes: Tensor) -> None:
+        while name in kept:  # a layer that runs twice, under the names that folding gives it
+            name += "_"
+        kept[name] = spikes.flatten(2) > 0
+
+    with watched(network, layers, keep):
         return Record(kept, network(x) if timesteps is None else network(x, timesteps))
 
 

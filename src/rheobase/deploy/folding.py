@@ -8,16 +8,18 @@ first one. The wiring is read from the blocks' own `forward`, so blocks of other
 """
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 
 from rheobase.deploy.convolution import convolution
 from rheobase.deploy.network import INPUT, LIF, Network, Scale, linear, node_name
-from rheobase.nn import ReferenceSoma, Soma, as_sequence
+from rheobase.nn import AvgPool2d, Conv2d, ReferenceSoma, Soma, as_sequence
 
 _Affine = tuple[Tensor, Tensor]  # factor and shift per channel
-LAYERS = (nn.Conv2d, nn.Linear, nn.AvgPool2d, nn.Identity, Soma)
+LAYERS = (nn.Conv2d, nn.Linear, nn.AvgPool2d, nn.Identity, nn.Dropout, nn.Dropout2d, Soma)
+SPACE = [[list(axes)] for axes in ((-2, -1), (-1, -2), (3, 4), (4, 3))]  # height and width of a sequence
 
 
 @dataclass(frozen=True)
@@ -64,17 +66,20 @@ class _Graph:
         try:
             trace = tracer.trace(model)
         except Exception as error:
-            raise ValueError(f"fold: cannot follow {_where(model, tracer.place())}: {error}") from error
+            reason = str(error).splitlines()[0]
+            raise ValueError(f"fold: cannot follow {_where(model, tracer.place())}: {reason}") from error
         values: dict[fx.Node, str | _Branch] = {}
+        inputs = 0
         for step in trace.nodes:
             named = (*step.args, *step.kwargs.values())
             args = [values[arg] for arg in named if isinstance(arg, fx.Node) and arg in values]
             path = next(reversed(step.meta.get("nn_module_stack", {})), "")
             inside = f"{path}." if path else ""
             if step.op == "placeholder":
-                if step.target == "timesteps":  # how often the input is shown: a deployed network is told anew
+                inputs += 1
+                if inputs == 2:  # how often the input is shown: a deployed network is told anew
                     continue
-                if values:
+                if inputs > 2:
                     raise ValueError(f"fold: {_where(model, path)} takes more than one input")
                 values[step] = x
             elif step.op == "output":
@@ -83,9 +88,9 @@ class _Graph:
                 values[step] = args[0]
             elif step.op == "call_module":
                 values[step] = self.layer(str(step.target), model.get_submodule(str(step.target)), args)
-            elif step.op == "call_method" and step.target == "flatten" and step.args[1:] == (2,):
+            elif step.op == "call_method" and step.target == "flatten" and _arguments(step) == [2]:
                 values[step] = self.add(f"{inside}flatten", nn.Flatten(), self.node(args[0]))
-            elif step.op == "call_method" and step.target == "mean" and step.args[1:] == ((-2, -1),):
+            elif step.op == "call_method" and step.target == "mean" and _arguments(step) in SPACE:
                 pooled = self.add(f"{inside}pool", nn.AdaptiveAvgPool2d(1), self.node(args[0]))
                 values[step] = self.add(f"{inside}flatten", nn.Flatten(), pooled)
             else:
@@ -96,6 +101,13 @@ class _Graph:
         if isinstance(module, Soma):
             branches = [a if isinstance(a, _Branch) else _Branch(f"{path}.scale", nn.Identity(), a) for a in args]
             return self.soma(path, module, branches)
+        if isinstance(module, nn.Dropout | nn.Dropout2d):  # which does nothing in evaluation
+            return args[0]
+        if isinstance(module, LAYERS) and not _computes_as_torch(module):
+            raise ValueError(
+                f"fold: {path} ({type(module).__name__}) computes in a way of its own, which a deployed network does "
+                "not know; use the layers of rheobase.nn and torch.nn as they are"
+            )
         if isinstance(module, nn.Conv2d) and (module.padding_mode != "zeros" or isinstance(module.padding, str)):
             raise ValueError(
                 f"fold: cannot map the padding of {path} ({type(module).__name__}); expected zeros, counted"
@@ -111,7 +123,7 @@ class _Graph:
         )
 
     def soma(self, path: str, soma: nn.Module, branches: list[_Branch]) -> str:
-        if not isinstance(soma, Soma) or not _fires_as_lif(type(soma)):
+        if not isinstance(soma, Soma) or not fires_as_lif(soma):
             raise ValueError(
                 f"fold: the neurons of {path} ({type(soma).__name__}) have dynamics of their own, which a deployed "
                 "network does not know; use Soma, or change only the spike of a ReferenceSoma"
@@ -125,8 +137,8 @@ class _Graph:
         for i, (branch, (weight, _)) in enumerate(zip(branches, synapses, strict=True)):
             node = _with_parameters(branch.module, weight, bias if i == 0 else None, soma.weight.dtype)
             names.append(self.add(branch.name, node, branch.source))
-        v_th = torch.full_like(soma.running_mean[0], soma.v_th)
-        return self.add(path, LIF(soma.decay, v_th), *names)
+        v_th = torch.full_like(soma.running_mean[0], float(soma.v_th))
+        return self.add(path, LIF(float(soma.decay), v_th), *names)
 
     def node(self, value: str | _Branch) -> str:
         """The name of the node that yields `value`; a branch that meets no soma keeps its weights."""
@@ -147,11 +159,36 @@ class _Graph:
         return name
 
 
-def _fires_as_lif(kind: type[Soma]) -> bool:
-    """Whether the forward pass of such somas is that of `Soma`, whatever their surrogate."""
-    if issubclass(kind, ReferenceSoma):
-        return all(getattr(kind, name) is getattr(ReferenceSoma, name) for name in ("forward", "fire", "current"))
-    return kind.forward is Soma.forward
+def fires_as_lif(soma: Soma) -> bool:
+    """Whether the forward pass of a soma is that of `Soma`, whatever its surrogate."""
+    kind = type(soma)
+    base = ReferenceSoma if isinstance(soma, ReferenceSoma) else Soma
+    steps = ("forward", "fire", "current", "_fire", "_moments", "_batch_moments")
+    if any(getattr(kind, name, None) is not getattr(base, name, None) for name in steps):
+        return False
+    if any(isinstance(p, Tensor) and p.numel() > 1 for p in (soma.decay, soma.v_th)):
+        return False  # a deployed layer has one of each
+    if not isinstance(soma, ReferenceSoma):
+        return True
+    v_th = float(soma.v_th)
+    u = v_th * torch.linspace(-2, 4, 25, device=soma.weight.device)
+    with torch.no_grad():
+        return torch.equal(soma.spike(u).bool(), u > v_th)
+
+
+def _computes_as_torch(layer: nn.Module) -> bool:
+    """Whether a layer is what its base class is: a subclass may compute anything."""
+    kind = type(layer)
+    for ours in (Conv2d, AvgPool2d):
+        if isinstance(layer, ours):
+            return kind.forward is ours.forward and getattr(kind, "convolve", None) is getattr(ours, "convolve", None)
+    base = next(base for base in LAYERS if isinstance(layer, base))
+    return kind.forward is base.forward
+
+
+def _arguments(step: fx.Node) -> list[Any]:
+    """Of a method, without its tensor, by position or by name."""
+    return [list(a) if isinstance(a, list | tuple) else a for a in (*step.args[1:], *step.kwargs.values())]
 
 
 def _where(model: nn.Module, path: str) -> str:

@@ -35,7 +35,16 @@ class Conv2d(nn.Conv2d):
             return self.convolve(x)  # a compiler decides by itself what it keeps
         if not x.requires_grad and not kernels.are_marked(x):  # the input of the network is there anyway
             return self.convolve(x)
+        if reason := self._reason_to_keep_all():
+            self.warn(f"is computed as in mode 'speed', since it has {reason}")
+            return self.convolve(x)
         return DeferredConv(self, x)
+
+    def _reason_to_keep_all(self) -> str:
+        """Why a soma could not carry this convolution out; empty if it can."""
+        if type(self).convolve is not Conv2d.convolve:
+            return "a way of its own to convolve"
+        return "a bias" if self.bias is not None else "a padding other than zeros, counted" if self._pads else ""
 
     def convolve(self, x: Tensor) -> Tensor:
         """The convolution itself, as in mode "speed"."""
@@ -47,19 +56,20 @@ class Conv2d(nn.Conv2d):
         return y.unflatten(0, x.shape[:2])
 
     @property
+    def _pads(self) -> bool:
+        """In a way of its own: not with zeros, or by a word."""
+        return isinstance(self.padding, str) or self.padding_mode != "zeros"
+
+    @property
     def window(self) -> kernels.Window:
         return kernels.Window(self.stride, self.padding, self.dilation, self.groups)
 
-    def warn_of_whole_input(self) -> None:
-        """Say once that this convolution saves no memory on its input."""
+    def warn(self, what: str) -> None:
+        """Say once that this convolution saves less memory than its mode promises, and why."""
         if not self._warned:
             self._warned = True
             name = f"'{self.path}' " if self.path else ""
-            warnings.warn(
-                f"memory '{self.memory}': the convolution {name}{self} keeps its whole input, since that is not known "
-                "to be spikes; only the output of a Soma and views of it can be kept as bits",
-                stacklevel=2,
-            )
+            warnings.warn(f"memory '{self.memory}': the convolution {name}{self} {what}", stacklevel=2)
 
 
 class DeferredConv:
@@ -90,11 +100,12 @@ class DeferredConv:
             return self._output
         self._check_unchanged()
         conv, x, dtype = self._conv, self._x, self._x.dtype
-        if conv.bias is not None or isinstance(conv.padding, str) or conv.padding_mode != "zeros":
-            raise ValueError(f"memory '{conv.memory}' needs convolutions without bias, zero padding as numbers: {conv}")
         binary = kernels.are_marked(x)
         if not binary:
-            conv.warn_of_whole_input()
+            conv.warn(
+                "keeps its whole input, since that is not known to be spikes; only the output of a Soma and views of "
+                "it can be kept as bits"
+            )
         enabled, autocast = self._autocast
         if enabled and dtype != torch.float64:  # autocast leaves doubles alone
             dtype = autocast

@@ -53,6 +53,11 @@ class Soma(nn.Module):
         self.register_buffer("running_mean", torch.zeros(branches, channels))
         self.register_buffer("running_var", torch.ones(branches, channels))
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if cls.forward is Soma.forward and {"fire", "spike"} & cls.__dict__.keys():
+            raise ValueError(f"{cls.__name__}: the kernels of Soma call no fire or spike; derive it from ReferenceSoma")
+
     def forward(self, *xs: Tensor | DeferredConv) -> Tensor:
         self._check_number(xs)
         spikes, (mean, var) = self._fire(xs, self.weight, self._moments())

@@ -11,7 +11,7 @@ from rheobase.report import svg
 
 
 def render(data: Mapping[str, Any]) -> str:
-    """The page for what `inspection.inspect_run` found."""
+    """The page for what `tasks.inspect.inspect_run` found."""
     recipe = data["recipe"]
     page = Template((files("rheobase.report") / "page.html").read_text())
     sections = [
@@ -106,7 +106,7 @@ def _samples(samples: Sequence[Mapping[str, Any]], classes: Sequence[str]) -> st
         parts.append(
             f'<div class="sample" id="sample{i}"{"" if i == 0 else " hidden"}><div><img alt="{escape(said)}" '
             f'src="{picture}"><p>{escape(said)}</p><div class="guess">{bars}</div></div>'
-            f"<div>{svg.raster(sample['raster'])}</div></div>"
+            f"<div>{svg.raster(sample['raster']) if sample['raster'] else ''}</div></div>"
         )
     body = f'<div class="choices">{"".join(buttons)}</div>{"".join(parts)}'
     note = "choose an image; some neurons of every layer that fire now and then, time goes right, a stroke is a spike"
@@ -114,15 +114,18 @@ def _samples(samples: Sequence[Mapping[str, Any]], classes: Sequence[str]) -> st
 
 
 def _rates(layers: Sequence[Mapping[str, Any]], findings: Sequence[str]) -> str:
+    if not layers:
+        return _section("Firing rates", "not known: the network has no somas of rheobase.nn", "")
     names = [svg.short(layer["name"]) for layer in layers]
     chart = svg.bar_chart(names, [layer["rate"] for layer in layers], "layer", "spikes per neuron, step")
     words = "".join(f"<li>{escape(f)}</li>" for f in findings) or "<li>every layer is in good health</li>"
     return _section("Firing rates", "test images", f"{chart}<ul>{words}</ul>")
 
 
-def _gradients(found: Mapping[str, Any]) -> str:
-    spots = list(range(1, len(found["spikes"]) + 1))
-    series = {name: (spots, found[name]) for name in ("spikes", "weights")}
+def _gradients(found: Mapping[str, Any] | None) -> str:
+    if found is None:
+        return _section("Gradient flow", "not known: there are no layers between the first and the last", "")
+    series = {name: (list(range(1, len(found[name]) + 1)), found[name]) for name in ("spikes", "weights")}
     chart = svg.line_chart(series, "layer", "norm of the gradient", log=True)
     note = "of the loss, at the trained weights; level means neither vanishing nor exploding"
     return _section("Gradient flow", note, chart)

@@ -6,11 +6,12 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from rheobase import plugins
+from rheobase.data import Dataset
 from rheobase.data.feed import Feed
 from rheobase.deploy.network import Network
 from rheobase.tasks.open import about, input_dtype, open_file, open_run
 from rheobase.train import Evaluation, choose_device, evaluate
-from rheobase.train.parts import Parts
 from rheobase.train.runs import Run, load_network, open_data
 from rheobase.train.step import DTYPES
 
@@ -21,8 +22,10 @@ def evaluate_run(
     """Measure the trained network of a run, or a deployed one, at its own or another number of timesteps."""
     where, found = choose_device(device), source if isinstance(source, Run) else open_run(source)
     network: nn.Module
+    loader: Dataset | plugins.Part
     if isinstance(found, Run):
-        recipe, record, owner, parts = found.recipe, found.data, found.folder, found.parts
+        recipe, record, owner = found.recipe, found.data, found.folder
+        loader, loss = found.parts.data, found.parts.loss
         network, dtype = load_network(found), DTYPES.get(recipe.precision, torch.float32)
     else:
         deployed = open_file(found)
@@ -30,9 +33,10 @@ def evaluate_run(
             raise ValueError(f"{source} is a file that does not show its spikes; evaluate the run it was exported from")
         stated, owner = about(deployed, found), found
         recipe, record = replace(stated.recipe, precision="fp32"), stated.data
-        network, dtype, parts = deployed, input_dtype(deployed), Parts.of(recipe)
+        network, dtype = deployed, input_dtype(deployed)
+        loader, loss = plugins.dataset.get(recipe.data), plugins.loss.get(recipe.loss)
     if timesteps is not None:
         recipe = replace(recipe, timesteps=timesteps, short_epochs=0)
-    dataset = open_data(recipe, record, data, owner, loader=parts.data)
+    dataset = open_data(recipe, record, data, owner, loader=loader)
     feed = Feed(dataset, recipe, where, dtype)
-    return evaluate(network.to(where, dtype), feed, recipe, loss=parts.loss)
+    return evaluate(network.to(where, dtype), feed, recipe, loss=loss)

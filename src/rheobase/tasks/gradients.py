@@ -12,6 +12,8 @@ from rheobase.train.capture import capture
 from rheobase.train.optimizers import make_optimizer, set_learning_rate
 from rheobase.train.step import make_step
 
+Synapse = nn.Conv2d | nn.Linear
+
 
 @dataclass(frozen=True)
 class GradientNorms:
@@ -84,13 +86,14 @@ def gradient_norms(
     )
 
 
-def inner_layers(network: nn.Module) -> tuple[dict[str, Soma], dict[str, nn.Conv2d]]:
-    """Somas and convolutions between the encoding and the decoding layer: of the body, where a network has one."""
+def inner_layers(network: nn.Module) -> tuple[dict[str, Soma], dict[str, Synapse]]:
+    """Somas and synapses between the encoding and the decoding layer: of the body, where a network has one."""
     body = getattr(network, "body", None)
     inner = body if isinstance(body, nn.Module) else network
-    layers, synapses = somas(inner), {n: m for n, m in inner.named_modules() if isinstance(m, nn.Conv2d)}
-    if inner is network:  # the first of each encode the image
-        layers, synapses = dict(list(layers.items())[1:]), dict(list(synapses.items())[1:])
+    layers = somas(inner)
+    synapses: dict[str, Synapse] = {n: m for n, m in inner.named_modules() if isinstance(m, Synapse)}
+    if inner is network:  # the first of each encode the image, the last synapse decodes
+        layers, synapses = dict(list(layers.items())[1:]), dict(list(synapses.items())[1:-1])
     if not layers:
         raise ValueError("gradient_norms: the network has no layers between its encoding and decoding layers")
     return layers, synapses

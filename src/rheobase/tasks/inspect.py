@@ -12,16 +12,16 @@ from rheobase.analysis.activity import activity, findings
 from rheobase.analysis.distributions import histogram, potentials
 from rheobase.analysis.isometry import isometry
 from rheobase.analysis.operations import operations
-from rheobase.analysis.sizes import default_input
+from rheobase.analysis.sizes import build_default, default_input
 from rheobase.analysis.somas import calibrate_statistics, on_reference
 from rheobase.data import DataInfo
 from rheobase.data.feed import first_images
-from rheobase.deploy import fold
+from rheobase.deploy.folding import fires_as_lif, fold
 from rheobase.deploy.network import LIF, Network
-from rheobase.models import SpikingNet, build
+from rheobase.models import SpikingNet
 from rheobase.nn import ReferenceSoma, somas, watched
 from rheobase.recipes import RECIPES, Recipe
-from rheobase.tasks.gradients import gradient_norms
+from rheobase.tasks.gradients import GradientNorms, gradient_norms, inner_layers
 from rheobase.train.runs import Run, load_network
 
 BATCH, FEW, SAMPLES, NEURONS = 32, 8, 6, 8
@@ -40,7 +40,7 @@ def inspect_run(run: Run, *, data: Path | None = None, images: int = 360) -> dic
         "folder": run.folder.name,
         "recipe": asdict(recipe),
         "simulated": info.simulated,
-        "command": _command(recipe),
+        "command": _command(run),
         "classes": list(info.classes),
         "environment": run.read("environment.json"),
         "rows": run.rows(),
@@ -54,9 +54,18 @@ def inspect_run(run: Run, *, data: Path | None = None, images: int = 360) -> dic
         "membranes": _membranes(network, few, recipe.timesteps),
         **_deployed(network, few, recipe.timesteps),
         # of a copy: training mode moves the running statistics
-        "gradients": asdict(gradient_norms(copy.deepcopy(network), [(few, labels[:FEW])], exact, learn=False)),
+        "gradients": _gradients(copy.deepcopy(network), few, labels[:FEW], exact),
         "samples": _samples(network, x, labels, logits[: recipe.timesteps], info, recipe.timesteps),
     }
+
+
+def _gradients(network: nn.Module, x: Tensor, labels: Tensor, recipe: Recipe) -> dict[str, Any] | None:
+    """None for a network without layers between the first and the last."""
+    try:
+        inner_layers(network)
+    except ValueError:
+        return None
+    return asdict(gradient_norms(network, [(x, labels)], recipe, learn=False))
 
 
 def _deployed(network: nn.Module, x: Tensor, timesteps: int) -> dict[str, Any]:
@@ -85,24 +94,24 @@ def inspect_network(name: str, *, images: int = 8, timesteps: int = 2, probes: i
     torch.manual_seed(0)
     channels, size, _ = default_input(name)
     size = min(size, 64)  # networks for larger images take any size
-    network = build(name, num_classes=max(images, 10), in_channels=channels, image_size=size)
+    network = build_default(name, max(images, 10), (channels, size, size))
     x, labels = torch.randn(images, channels, size, size), torch.arange(images)
     calibrate_statistics(network, x, timesteps)
     blocks = isometry(network, x, timesteps, probes=probes) if isinstance(network, SpikingNet) else []
     layers = activity(network, [x], timesteps)
     recipe = Recipe(name=name, data="noise", network=name, timesteps=timesteps, epochs=1, batch_size=images)
-    gradients = gradient_norms(network, [(x, labels)], recipe, learn=False)
+    gradients = _gradients(network, x, labels, recipe)
     phis = [sum(e.phi for e in block.steps) / len(block.steps) for block in blocks]
     return {
         "network": name,
         "blocks": [asdict(block) for block in blocks],
         "layers": [asdict(layer) | {"rate": layer.rate} for layer in layers],
-        "gradients": asdict(gradients),
-        "findings": [*findings(layers), *_verdict(phis, gradients.spike_ratio)],
+        "gradients": gradients,
+        "findings": [*findings(layers), *_verdict(phis, gradients)],
     }
 
 
-def _verdict(phis: list[float], ratio: float) -> list[str]:
+def _verdict(phis: list[float], gradients: dict[str, Any] | None) -> list[str]:
     sentences = []
     if phis:  # only the blocks of a SpikingNet are known
         product = torch.tensor(phis).log().sum().exp().item()
@@ -111,22 +120,26 @@ def _verdict(phis: list[float], ratio: float) -> list[str]:
             f"phi is {min(phis):.2f} to {max(phis):.2f} per block: over {len(phis)} blocks the squared gradient "
             f"{trend} (factor {product:.2g})"
         )
-    return [
-        *sentences,
-        f"the gradient in the first layer is {ratio:.2g} times that in the last: "
-        + ("this will train" if 1e-3 < ratio < 1e3 else "this will be hard to train"),
-    ]
+    if gradients is not None:
+        ratio = GradientNorms(**gradients).spike_ratio
+        sentences.append(
+            f"the gradient in the first layer is {ratio:.2g} times that in the last: "
+            + ("this will train" if 1e-3 < ratio < 1e3 else "this will be hard to train")
+        )
+    return sentences
 
 
-def _command(recipe: Recipe) -> str:
-    """What trains this recipe: its name, and the settings that were changed."""
+def _command(run: Run) -> str:
+    """What trains this run again: the name of its recipe, the settings that were changed, and its plugins."""
+    recipe = run.recipe
     known = RECIPES[recipe.name]() if recipe.name in RECIPES else None
     settings = [
         f"--set {key}={str(value).lower() if isinstance(value, bool) else value}"
         for key, value in asdict(recipe).items()
         if key != "name" and (known is None or getattr(known, key) != value)
     ]
-    return " ".join(["rheobase train", recipe.name, *settings])
+    plugins = dict.fromkeys(origin.name for origin in run.parts.origins().values())
+    return " ".join(["rheobase train", recipe.name, *settings, *(f"--plugin {name}" for name in plugins)])
 
 
 def _first(x: Tensor, count: int) -> Tensor:
@@ -153,12 +166,13 @@ def _confusion(predicted: Tensor, labels: Tensor, classes: int) -> list[list[int
 
 @torch.no_grad()
 def _membranes(network: nn.Module, x: Tensor, timesteps: int) -> dict[str, Any]:
-    """Histogram of the potential of every layer, from -4 to 4 thresholds."""
+    """Histogram of the potential of every layer of LIF neurons, from -4 to 4 thresholds."""
     law = on_reference(network).eval()
     found: dict[str, Any] = {}
 
     for name, soma in somas(law).items():
-        assert isinstance(soma, ReferenceSoma)
+        if not isinstance(soma, ReferenceSoma) or not fires_as_lif(soma):
+            continue  # what its potential is, it alone knows
 
         def see(current: Tensor, name: str = name, decay: float = soma.decay, v_th: float = soma.v_th) -> Tensor:
             u = potentials(current, decay=decay, v_th=v_th) / v_th

@@ -22,6 +22,8 @@ LOSS, LOSS_INT8 = 0.0005, 0.003  # of accuracy
 SAME_PREDICTIONS = 0.99
 SAME_LOGITS = 1e-4  # float32 weights, run in double precision
 
+CPU = torch.device("cpu")
+
 Batch = tuple[Tensor, Tensor]
 Forward = Callable[..., Tensor]  # (x, timesteps) -> logits [T, N, K]
 
@@ -85,10 +87,10 @@ def verify(
     path: Path,
     run: Run,
     *,
-    data: Path | None,
-    images: int,
-    simulated: int,
-    device: torch.device,
+    data: Path | None = None,
+    images: int = 32,
+    simulated: int = 1,
+    device: torch.device = CPU,
     trained: float | None = None,
 ) -> Verification:
     """Run the file at `path` against the trained network of `run`: `images` of them in detail, all for accuracy.

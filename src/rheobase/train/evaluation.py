@@ -33,13 +33,14 @@ def evaluate(
 ) -> Evaluation:
     """Loss, accuracy and firing rates over the test images."""
     somas = {name: module for name, module in network.named_modules() if isinstance(module, Soma | LIF)}
-    rates = torch.zeros(len(somas), dtype=torch.float64, device=feed.device)
+    rates = torch.zeros(2, len(somas), dtype=torch.float64, device=feed.device)  # summed, and of how many images
     totals = torch.zeros(3, dtype=torch.float64, device=feed.device)  # loss, correct, images
 
     places = {name: i for i, name in enumerate(somas)}
 
     def count(name: str, spikes: Tensor) -> None:
-        rates[places[name]] += spikes.mean(dtype=torch.float64) * spikes.shape[1]
+        rates[0, places[name]] += spikes.mean(dtype=torch.float64) * spikes.shape[1]
+        rates[1, places[name]] += spikes.shape[1]  # a layer may run more than once
 
     with watched(network, somas, count):
         for images, labels in feed.testing():
@@ -49,6 +50,7 @@ def evaluate(
             totals[1] += (readout(logits).argmax(1) == labels).sum()
             totals[2] += len(labels)
     total, correct, n = team.sum(totals).tolist()
-    firing_rates = (team.sum(rates) / n).tolist()
+    summed, seen = team.sum(rates)
+    firing_rates = (summed / seen.clamp(min=1)).tolist()
     rates_by_name = dict(zip(somas, firing_rates, strict=True))
     return Evaluation(total / n, correct / n, rates_by_name, feed.info.simulated)

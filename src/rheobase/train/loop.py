@@ -88,7 +88,12 @@ def fit(
                 trainer.restore(saved)
             if resume and team.leads:
                 run.keep_rows(trainer.step // feed.steps)
-            trainer.train()
+            try:
+                trainer.train()
+            except Exception:
+                if team.leads and earlier is None:
+                    run.discard_if_empty()
+                raise
             team.wait()  # nobody leaves before the last checkpoint is written
     return run
 

@@ -8,7 +8,7 @@ from typing import Any
 from rheobase.files import write_json
 from rheobase.plugins import Plugin
 from rheobase.recipes import Recipe
-from rheobase.train.parts import Parts
+from rheobase.train.parts import SHELVES, Parts
 
 FILE, SOURCES = "plugins.json", "plugins"
 
@@ -18,8 +18,10 @@ def keep(folder: Path, recipe: Recipe, parts: Parts, given: dict[str, Any]) -> N
     entries = []
     handed = {setting: Plugin("", {}) for setting in given}  # a data set has no source of its own
     for setting, plugin in (handed | parts.origins()).items():
-        digest = plugin.sha256
-        entries.append({"part": setting, "name": getattr(recipe, setting), "plugin": plugin.name, "sha256": digest})
+        name, digest = getattr(recipe, setting), plugin.sha256
+        on_shelf = SHELVES[setting].parts.get(name) is getattr(parts, setting)  # else a plugin would not bring it back
+        shown = plugin.name if on_shelf else ""
+        entries.append({"part": setting, "name": name, "plugin": shown, "sha256": digest})
         for name, content in plugin.sources.items():
             path = folder / SOURCES / digest[:8] / name
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -30,13 +32,15 @@ def keep(folder: Path, recipe: Recipe, parts: Parts, given: dict[str, Any]) -> N
 
 def find(folder: Path, recipe: Recipe, given: dict[str, Any]) -> Parts:
     """The parts of the run in `folder`, with a warning where a plugin has changed since."""
-    kept = _read(folder)
-    for setting in Parts.missing(recipe, **given):
-        if setting in kept:
-            plugin = kept[setting]["plugin"]
-            what = f"{folder} needs the {setting} '{getattr(recipe, setting)}'"
+    kept, absent = _read(folder), Parts.missing(recipe, **given)
+    for setting, shelf in SHELVES.items():
+        if setting not in kept or setting in given:
+            continue
+        name, plugin = getattr(recipe, setting), kept[setting]["plugin"]
+        if setting in absent or shelf.is_ours(name):  # a part of ours that has its name is not the run's
+            what = f"{folder} needs the {setting} '{name}'"
             if not plugin:
-                raise ValueError(f"{what}, which was handed over in Python; do so again")
+                raise ValueError(f"{what}, which was handed over in Python; do so again, or make it a plugin")
             raise ValueError(f"{what} of {plugin}; name it with --plugin {plugin}")
     parts = Parts.of(recipe, **given)
     for setting, origin in parts.origins().items():

@@ -1,6 +1,7 @@
 """The folder of a run: recipe, record of its data, environment, plugins, metrics, checkpoints. Text and safetensors."""
 
 import json
+import shutil
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from torch import nn
 from rheobase.data import DataInfo, Dataset, load
 from rheobase.files import atomic_write, finite_or_null, strict_json, write_json
 from rheobase.models import build
+from rheobase.nn import Soma
 from rheobase.plugins import Part
 from rheobase.recipes import Recipe
 from rheobase.train import checkpoint, origins
@@ -90,6 +92,11 @@ class Run:
                 pass  # a system or a file system without locks
             yield
 
+    def discard_if_empty(self) -> None:
+        """Remove a run that failed before its first epoch: it would only be in the way of the next try."""
+        if not self.metrics.exists() and not self.checkpoints.exists():
+            shutil.rmtree(self.folder, ignore_errors=True)
+
     def append(self, row: Row) -> None:
         try:
             with open(self.metrics, "a") as file:
@@ -144,7 +151,7 @@ def _own_folder(name: str) -> Path:
 def network_for(recipe: Recipe, data: DataInfo, parts: Parts | None = None) -> nn.Module:
     """The network of a recipe for such data, untrained."""
     parts = parts or Parts.of(recipe)
-    ours = recipe.neuron == "lif"  # which every network takes by itself; only others need the parameter soma
+    ours = parts.neuron is Soma  # which every network takes by itself; only others need the parameter soma
     return build(
         parts.network,
         num_classes=len(data.classes),

@@ -49,13 +49,24 @@ def make_step(
     timesteps: int,
     average: nn.Module | None = None,
     loss: plugins.Part | None = None,
+    classes: int | None = None,
 ) -> Step:
-    """`share` weighs a process's part of a global batch against the others' (1 when they are equal)."""
+    """`share` weighs a process's part of a global batch against the others' (1 when they are equal).
+
+    With `classes` the logits are checked to be of so many.
+    """
     parameters = list(network.parameters())
 
     def step(images: Tensor, labels: Tensor, share: float = 1.0) -> tuple[Tensor, ...]:
+        if scaler.is_enabled():
+            scaler._per_optimizer_states.clear()  # of a step that was broken off, in a capture for example
         with autocast(recipe, images.device):
             logits = network(images, timesteps)
+        shape = (timesteps, len(labels), classes or logits.shape[-1])
+        if logits.shape != shape:
+            raise ValueError(
+                f"network '{recipe.network}': expected logits [T, N, K] = {list(shape)}, got {list(logits.shape)}"
+            )
         value = loss_of(logits, labels, recipe, loss)
         optimizer.zero_grad()
         scaler.scale(value * share).backward()

@@ -4,7 +4,7 @@ import copy
 import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from math import isfinite
 from pathlib import Path
@@ -89,7 +89,14 @@ class Trainer:
 
     def _make_step(self, timesteps: int) -> Step:
         step = make_step(
-            self.forward, self.optimizer, self.scaler, self.recipe, timesteps, self.average, self.parts.loss
+            self.forward,
+            self.optimizer,
+            self.scaler,
+            self.recipe,
+            timesteps,
+            self.average,
+            loss=self.parts.loss,
+            classes=len(self.feed.info.classes),
         )
         return capture(step, self.device) if self.team.world == 1 else step
 
@@ -153,20 +160,20 @@ class Trainer:
 
     def _check_finite(self, loss: float) -> None:
         if not isfinite(loss):
+            kept = self.run.checkpoints
+            good = f"the last good checkpoint is in {kept}; " if kept.exists() else ""
             raise ValueError(
-                f"the loss became {loss} by step {self.step}; the last good checkpoint is in {self.run.checkpoints}; "
-                "try a smaller lr or more warmup_epochs"
+                f"the loss became {loss} by step {self.step}; {good}try a smaller lr or more warmup_epochs"
             )
 
     def save(self) -> None:
         training: Tensors = {"totals": self.totals}
-        numbers, names = {}, self._optimised()
-        for i, kept in self.optimizer.state_dict()["state"].items():
-            for key, value in kept.items():
-                if isinstance(value, Tensor):
-                    training[f"optimizer.{names[i]}.{key}"] = value
-                elif value is not None:
-                    numbers[f"{names[i]}.{key}"] = value
+        numbers = {}
+        for place, value in self._optimizer_state():
+            if isinstance(value, Tensor):
+                training[f"optimizer.{place}"] = value
+            else:
+                numbers[place] = value
         if self.average is not None:
             training |= {f"network.{name}": t for name, t in self.network.state_dict().items()}
         state = {
@@ -195,6 +202,23 @@ class Trainer:
         self._restore_optimizer(_under("optimizer.", training) | saved.state.get("optimizer", {}))
         self.scaler.load_state_dict(saved.state["scaler"])
 
+    def _optimizer_state(self) -> Iterator[tuple[str, Any]]:
+        """What the optimiser keeps, for every parameter and group, by a name."""
+        state, names = self.optimizer.state_dict(), self._optimised()
+        places = [(names[i], own) for i, own in state["state"].items()]
+        places += [(f"group{i}", group) for i, group in enumerate(state["param_groups"])]
+        for place, values in places:
+            for key, value in values.items():
+                if key in ("params", "lr") or value is None:
+                    continue
+                plain = all(isinstance(v, bool | int | float | str) for v in _items(value))
+                if not plain and not isinstance(value, Tensor):
+                    raise ValueError(
+                        f"optimizer '{self.recipe.optimizer}' keeps a {type(value).__name__} as {key}, which a "
+                        "checkpoint cannot hold; let it keep tensors and numbers"
+                    )
+                yield f"{place}.{key}", value
+
     def _restore_optimizer(self, saved: dict[str, Any]) -> None:
         parameters, state = dict(self.network.named_parameters()), {}
         for i, name in enumerate(self._optimised()):
@@ -205,12 +229,19 @@ class Trainer:
                 for key, v in own.items()
             }
         groups = self.optimizer.state_dict()["param_groups"]
+        for i, group in enumerate(groups):
+            own = _under(f"group{i}.", saved)
+            group |= {key: tuple(v) if isinstance(group.get(key), tuple) else v for key, v in own.items()}
         self.optimizer.load_state_dict({"state": {i: s for i, s in state.items() if s}, "param_groups": groups})
 
     def _optimised(self) -> list[str]:
         """The names of the parameters in the order of the optimiser's state."""
         names = {id(p): name for name, p in self.network.named_parameters()}
         return [names[id(p)] for group in self.optimizer.param_groups for p in group["params"]]
+
+
+def _items(value: Any) -> Iterable[Any]:
+    return value if isinstance(value, list | tuple) else (value,)
 
 
 def _under(prefix: str, values: Mapping[str, Any]) -> dict[str, Any]:
