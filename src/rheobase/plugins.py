@@ -233,7 +233,10 @@ def _run(path: str) -> ModuleType:
     folder = str(Path(path).parent)
     if folder not in sys.path:
         sys.path.append(folder)
+    earlier = sys.modules.get(name)
     sys.modules[name] = module = importlib.util.module_from_spec(spec)
+    if sys.modules.get(Path(path).stem) in (None, earlier):
+        sys.modules[Path(path).stem] = module  # so that another plugin finds it by that name
     spec.loader.exec_module(module)
     return module
 
