@@ -1,5 +1,6 @@
 """Whole runs on the embedded digits: learning, stopping, resuming, failing."""
 
+import json
 import multiprocessing
 import os
 import random
