@@ -1,0 +1,11 @@
+"""The plugin of docs/plugins.md, and its commands."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+DOCUMENT = (Path(__file__).parents[2] / "docs" / "plugins.md").read_text()
+PLUGIN = re.findall(r"^```python\n(.*?)^```", DOCUMENT, re.DOTALL | re.MULTILINE)[0]
+COMMANDS = re.findall(r"^rheobase (.*)$", DOCUMENT, re.MULTILINE)
+
+Command = Callable[..., tuple[int, str, str]]
