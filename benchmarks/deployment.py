@@ -20,10 +20,11 @@ from rheobase.deploy.network import Network
 from rheobase.deploy.quantize import quantize
 from rheobase.tasks.export import calibration_images
 from rheobase.tasks.open import folded, open_file
-from rheobase.tasks.verify import LOSS, LOSS_INT8, accuracy, true_float32, verify
+from rheobase.tasks.verify import LOSS, LOSS_INT8, accuracy, verify
 from rheobase.train import choose_device
 from rheobase.train.record import write_result
 from rheobase.train.runs import Run
+from rheobase.train.switches import cudnn
 
 
 def measure(run: Run, data: Path | None, device: torch.device, images: int, simulated: int) -> dict[str, Any]:
@@ -47,7 +48,7 @@ def measure(run: Run, data: Path | None, device: torch.device, images: int, simu
             if found.integer and torch.equal(*(record(n, x, timesteps).logits for n in (version, open_file(path)))):
                 own = found.deployed  # integers know no rounding: what is equal here is equal everywhere
             else:
-                with true_float32():
+                with cudnn(allow_tf32=False):
                     own = accuracy(version.to(device, dtype), Feed(dataset, recipe, device, dtype).testing(), timesteps)
             result[name] = {"accuracy": own, "agreement": asdict(found.agreement)}
             result[f"{name} file"] = {

@@ -31,8 +31,12 @@ def plugin(folder: Path, text: str, name: str = "mine.py") -> str:
 
 
 def test_a_file_is_run_once_and_its_parts_are_there(tmp_path: Path) -> None:
-    source = plugin(tmp_path, "import helper\n" + GOOD.format(name="tiny") + "helper.loads.append(1)")
+    source = plugin(tmp_path, "import helper, installed_one\n" + GOOD.format(name="tiny") + "helper.loads.append(1)")
     plugin(tmp_path, "loads = []", "helper.py")
+    packages = tmp_path / ".venv" / "lib" / "site-packages"  # an environment in the folder of the plugin
+    packages.mkdir(parents=True)
+    plugin(packages, "", "installed_one.py")
+    sys.path.append(str(packages))
     found = load(source)
     assert load(source) == found
     assert found.name == "mine.py"

@@ -219,10 +219,14 @@ def _from_module(source: str) -> Plugin:
 
 
 def _beside(path: Path, modules: set[str]) -> dict[str, bytes]:
-    """The sources of those modules that lie in the folder of the plugin at `path`: what it imported from there."""
-    files = {getattr(sys.modules.get(name), "__file__", None) for name in modules}
-    inside = [Path(file) for file in files if file and Path(file).is_relative_to(path.parent) and file != str(path)]
-    return {str(p.relative_to(path.parent)): p.read_bytes() for p in inside if p.suffix == ".py"}
+    """The sources of those modules that lie in the folder of the plugin at `path`: what it imported from there.
+
+    An environment of installed packages may lie there too; those are not the user's.
+    """
+    files = {getattr(sys.modules.get(name), "__file__", None) for name in modules} - {None, str(path)}
+    inside = {Path(str(file)).relative_to(path.parent) for file in files if Path(str(file)).is_relative_to(path.parent)}
+    own = [p for p in inside if p.suffix == ".py" and not {"site-packages", "dist-packages"} & set(p.parts)]
+    return {str(p): (path.parent / p).read_bytes() for p in own}
 
 
 def _run(path: str) -> ModuleType:

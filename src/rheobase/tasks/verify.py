@@ -1,7 +1,6 @@
 """Runs and files side by side: what a trained network and its deployed versions do on real data."""
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from rheobase.deploy.simulate import Operations, simulate
 from rheobase.functional import readout
 from rheobase.tasks.open import About, about, open_file
 from rheobase.train.runs import Run, load_network
+from rheobase.train.switches import cudnn
 
 LOSS, LOSS_INT8 = 0.0005, 0.003  # of accuracy
 SAME_PREDICTIONS = 0.99
@@ -117,23 +117,13 @@ def verify(
     dtype = torch.float64 if network.integer else torch.float32
     deployed = network.to(device, dtype) if isinstance(network, Network) else network
     where = device if isinstance(network, Network) else torch.device("cpu")
-    with true_float32():
+    with cudnn(allow_tf32=False):  # TF32 would flip spikes
         if trained is None:
             batches = Feed(dataset, recipe, device, torch.float32).testing()
             trained = accuracy(model.to(device, torch.float32), batches, timesteps)
         own_accuracy = accuracy(deployed, Feed(dataset, recipe, where, dtype).testing(), timesteps)
     logits = _difference(expected.logits, own.logits)
     return Verification(agreement(expected, own), logits, trained, own_accuracy, network.integer, simulation)
-
-
-@contextmanager
-def true_float32() -> Iterator[None]:
-    """No TF32 in convolutions meanwhile: its 10 bits of mantissa would flip spikes."""
-    before, torch.backends.cudnn.allow_tf32 = torch.backends.cudnn.allow_tf32, False
-    try:
-        yield
-    finally:
-        torch.backends.cudnn.allow_tf32 = before
 
 
 def _refuse_another(path: Path, stated: About, run: Run, own: About) -> None:

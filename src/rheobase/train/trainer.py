@@ -25,6 +25,7 @@ from rheobase.train.parts import Parts
 from rheobase.train.progress import Reporter, process_seconds
 from rheobase.train.runs import Row, Run
 from rheobase.train.step import Step, learning_rate, make_step
+from rheobase.train.switches import cudnn
 
 
 class Interrupted(Exception):
@@ -78,7 +79,7 @@ class Trainer:
         try:
             # a signal reaches the processes of a team at different steps: they stop at once instead
             stopping = _interrupts() if self.team.world == 1 else nullcontext(threading.Event())
-            with autotuned_convolutions(), stopping as interrupted:
+            with cudnn(benchmark=True), stopping as interrupted:
                 for epoch in range(self.step // steps, self.recipe.epochs):
                     if step is None or timesteps != self.recipe.timesteps_at(epoch):
                         timesteps = self.recipe.timesteps_at(epoch)
@@ -246,16 +247,6 @@ def _items(value: Any) -> Iterable[Any]:
 
 def _under(prefix: str, values: Mapping[str, Any]) -> dict[str, Any]:
     return {name.removeprefix(prefix): value for name, value in values.items() if name.startswith(prefix)}
-
-
-@contextmanager
-def autotuned_convolutions() -> Iterator[None]:
-    """Let cuDNN look for its fastest algorithms: worth it where shapes are fixed."""
-    before, torch.backends.cudnn.benchmark = torch.backends.cudnn.benchmark, True
-    try:
-        yield
-    finally:
-        torch.backends.cudnn.benchmark = before
 
 
 @contextmanager

@@ -1,0 +1,19 @@
+"""Switches of cuDNN, for a while: a library call leaves its process as it was."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+
+@contextmanager
+def cudnn(**switches: bool) -> Iterator[None]:
+    """`benchmark`: look for the fastest algorithms, where shapes are fixed; `allow_tf32`: 10 bits of mantissa."""
+    before = {name: getattr(torch.backends.cudnn, name) for name in switches}
+    try:
+        for name, value in switches.items():
+            setattr(torch.backends.cudnn, name, value)
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(torch.backends.cudnn, name, value)
