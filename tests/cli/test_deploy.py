@@ -113,7 +113,7 @@ def test_a_file_of_others_is_not_overwritten(run, tmp_path, monkeypatch):
     for wrong in ("net.txt", "nowhere/net.nir"):
         with pytest.raises(ValueError, match=f"^{wrong}: "):
             call("export", run, "--to", "nir", "--out", wrong)
-    with pytest.raises(ValueError, match="an ONNX file has no form 'portable'"):
+    with pytest.raises(ValueError, match="a file of the format onnx has no form 'portable'"):
         call("export", run, "--to", "onnx", "--form", "portable")
 
 
