@@ -1,6 +1,8 @@
 """Every test starts from the same random state and sees NaN wherever memory was never written."""
 
 import os
+import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -34,6 +36,9 @@ def _own_shelves(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
     for shelf, parts, origins in before:
         shelf.restore(parts, origins)
+    for name, module in list(sys.modules.items()):
+        if str(getattr(module, "__file__", "")).startswith(tempfile.gettempdir()):
+            del sys.modules[name]
 
 
 @pytest.fixture(autouse=True)
