@@ -2,7 +2,6 @@
 
 import os
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -29,15 +28,16 @@ def triton_device() -> str:
 
 
 @pytest.fixture(autouse=True)
-def _own_shelves(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _own_shelves(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """What a test registers or loads is gone after it."""
     before = [(shelf, dict(shelf.parts), dict(shelf.origins)) for shelf in plugins.SHELVES]
     monkeypatch.setattr(plugins, "_loaded", {})
     yield
     for shelf, parts, origins in before:
         shelf.restore(parts, origins)
+    made_by_tests = f"{tmp_path_factory.getbasetemp()}{os.sep}"
     for name, module in list(sys.modules.items()):
-        if str(getattr(module, "__file__", "")).startswith(tempfile.gettempdir()):
+        if str(getattr(module, "__file__", "")).startswith(made_by_tests):
             del sys.modules[name]
 
 
