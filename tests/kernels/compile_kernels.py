@@ -67,7 +67,7 @@ def main(architectures: list[int]) -> None:
             for _ in range(branches)
         ]
         xs = [x.unflatten(0, (steps, 2)) for x in xs]
-        neurons = Neurons(*(torch.ones(branches, 128) for _ in range(4)), Constants(0.25, 0.5, 1.0, 1e-5))
+        neurons = Neurons(*(torch.ones(branches, 128) for _ in range(4)), None, Constants(0.25, 0.5, 1.0, 1e-5))
         launchers.statistics(xs)
         grad = launchers.forward(xs, neurons)
         sums = launchers.backward_sums(grad, xs, neurons)

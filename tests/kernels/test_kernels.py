@@ -247,7 +247,7 @@ def test_the_operators_are_well_formed(backend: str, layouts: list[Callable[[Ten
     case = Case((4, 3, 5, 6, 2), layouts, static=(static,) + (False,) * (len(layouts) - 1), dtype=torch.float32)
     xs = case.xs(case.leaves)
     mean, var = torch.zeros_like(case.weight), torch.ones_like(case.weight)
-    neurons = (case.weight, case.bias, mean, var, [0.3, 0.6, 0.9, 1e-4])
+    neurons = (case.weight, case.bias, mean, var, None, *fused.Constants(0.3, 0.6, 0.9, 1e-4))
     sums = torch.randn(1 + len(xs), 5)
     torch.library.opcheck(fused.statistics, (xs, backend))
     torch.library.opcheck(fused.forward, (xs, *neurons, backend))
@@ -266,7 +266,7 @@ def test_the_operators_are_well_formed(backend: str, layouts: list[Callable[[Ten
 def test_gradients_may_overwrite_their_branches(backend: str, place: int, layout: Callable[[Tensor], Tensor]) -> None:
     case = Case((4, 3, 5, 6, 2), [channels_last, layout])
     mean, var = torch.zeros_like(case.weight), torch.ones_like(case.weight)
-    neurons = (case.weight, case.bias, mean, var, [0.3, 0.6, 0.9, 1e-4])
+    neurons = (case.weight, case.bias, mean, var, None, *fused.Constants(0.3, 0.6, 0.9, 1e-4))
     sums = torch.randn(3, 5, dtype=torch.float64)
     want = fused.backward_inputs(case.grad, case.leaves, *neurons, sums, 72.0, backend)
     overwritten, other = case.leaves[place], case.leaves[1 - place]
@@ -294,7 +294,7 @@ def test_an_unknown_backend_is_refused() -> None:
         kernels.fire([x], torch.ones(1, 5), torch.zeros(1, 5), backend="gpu", **SETTINGS)
 
 
-@pytest.mark.parametrize("name", ["decay", "v_th", "width", "eps"])
+@pytest.mark.parametrize("name", ["v_th", "width", "eps"])
 def test_a_backend_without_gradients_for_tensors_refuses_them(name: str) -> None:
     x, tensor = torch.randn(4, 3, 5), torch.tensor(0.5)
     message = f"backend 'cpu' needs the neuron's settings as numbers, but {name} came as a tensor"

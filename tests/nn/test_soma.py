@@ -223,8 +223,8 @@ def test_a_setting_that_is_a_tensor_survives_a_checkpoint() -> None:
 
 def test_a_setting_that_is_a_tensor_is_refused_in_a_process_group() -> None:
     soma = Soma(C)
-    soma.decay, soma.group = nn.Parameter(torch.tensor(0.3)), "any"
-    message = "a process group needs the neuron's settings as numbers, but decay came as a tensor"
+    soma.v_th, soma.group = nn.Parameter(torch.tensor(0.3)), "any"
+    message = "a process group needs the neuron's settings as numbers, but v_th came as a tensor"
     with pytest.raises(ValueError, match=f"^{message}$"):
         soma(torch.randn(T, N, C))
 

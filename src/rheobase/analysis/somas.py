@@ -14,8 +14,8 @@ def on_reference(network: nn.Module) -> nn.Module:
     set_memory(network, "speed")
     for path, soma in somas(network).items():
         if type(soma) is Soma:
-            neuron = {key: getattr(soma, key) for key in ("decay", "v_th", "width", "eps", "momentum")}
-            reference = ReferenceSoma(soma.channels, soma.branches, **neuron).to(soma.weight.device, soma.weight.dtype)
+            reference = ReferenceSoma(soma.channels, soma.branches, **soma.settings)
+            reference.to(soma.weight.device, soma.weight.dtype)
             reference.load_state_dict(soma.state_dict())
             network.set_submodule(path, reference.train(soma.training))
     return network

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from math import log
 from typing import Any
 
 import torch
@@ -12,6 +13,8 @@ from rheobase import functional, kernels
 from rheobase.functional import Moments
 from rheobase.nn.convolution import DeferredConv, carried_out
 
+LEARN_DECAY = ("none", "layer", "channel")
+
 
 class Soma(nn.Module):
     """The body of a layer of neurons: one tdBN per incoming branch, their sum, leaky integration and firing.
@@ -20,6 +23,10 @@ class Soma(nn.Module):
     alpha = 1/sqrt(branches) follows from the number of branches, and tdBN and neuron share one v_th.
     Training uses the moments of the batch, evaluation the running ones. With a process `group` (see `distributed`) the
     batch is that of all its members.
+
+    The neuron: `decay` stays what it is, or starts there and is learnt, one for the layer or one per channel
+    (`learn_decay`); `surrogate` is a key of `functional.SURROGATES`; `reset` is hard (to 0) or soft (down by v_th), and
+    a part of the gradient unless `reset_gradient` is false. docs/neurons.md has the equations.
     """
 
     running_mean: Tensor
@@ -34,6 +41,10 @@ class Soma(nn.Module):
         decay: float = 0.25,
         v_th: float = 0.5,
         width: float = 1.0,
+        surrogate: str = "rectangle",
+        reset: str = "hard",
+        reset_gradient: bool = True,
+        learn_decay: str = "none",
         eps: float = 1e-5,
         momentum: float = 0.1,
     ) -> None:
@@ -46,12 +57,22 @@ class Soma(nn.Module):
             raise ValueError(
                 f"Soma: expected v_th, width, eps > 0 and momentum in [0, 1], got {v_th}, {width}, {eps}, {momentum}"
             )
+        functional.check_choice("surrogate", surrogate, functional.SURROGATES)
+        functional.check_choice("reset", reset, functional.RESETS)
+        functional.check_choice("learn_decay", learn_decay, LEARN_DECAY)
+        if learn_decay != "none" and not 0 < decay < 1:
+            raise ValueError(f"Soma: a decay that is learnt starts between 0 and 1, both excluded, got {decay}")
         self.channels, self.branches = channels, branches
         self.decay, self.v_th, self.width, self.eps, self.momentum = decay, v_th, width, eps, momentum
+        self.surrogate, self.reset, self.reset_gradient = surrogate, reset, reset_gradient
+        self.learn_decay = learn_decay
         self.weight = nn.Parameter(torch.ones(branches, channels))
         self.bias = nn.Parameter(torch.zeros(branches, channels))
         self.register_buffer("running_mean", torch.zeros(branches, channels))
         self.register_buffer("running_var", torch.ones(branches, channels))
+        if learn_decay != "none":
+            start = torch.full((channels if learn_decay == "channel" else 1,), log(decay / (1 - decay)))
+            self.decay_logit = nn.Parameter(start)
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -65,6 +86,25 @@ class Soma(nn.Module):
             self._follow(mean, var)
         return spikes
 
+    def present_decay(self) -> float | Tensor:
+        """The decay of now: a number, or a tensor of one or of all channels where it is learnt."""
+        return self.decay if self.learn_decay == "none" else self.decay_logit.sigmoid()
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What makes another soma of this kind: all but channels and branches."""
+        return {
+            "decay": self.decay,
+            "v_th": self.v_th,
+            "width": self.width,
+            "surrogate": self.surrogate,
+            "reset": self.reset,
+            "reset_gradient": self.reset_gradient,
+            "learn_decay": self.learn_decay,
+            "eps": self.eps,
+            "momentum": self.momentum,
+        }
+
     def _check_number(self, xs: Sequence[Any]) -> None:
         if len(xs) != self.branches:
             raise ValueError(f"Soma: expected {self.branches} branches, got {len(xs)}")
@@ -76,10 +116,13 @@ class Soma(nn.Module):
             xs,
             weight,
             self.bias,
-            decay=self.decay,
+            decay=self.present_decay(),
             v_th=self.v_th,
             width=self.width,
             eps=self.eps,
+            surrogate=self.surrogate,
+            reset=self.reset,
+            reset_gradient=self.reset_gradient,
             moments=moments,
             group=self.group,
         )
@@ -105,12 +148,16 @@ class Soma(nn.Module):
 
     def get_extra_state(self) -> Tensor:
         settings: list[Any] = [self.decay, self.v_th, self.width, self.eps, self.branches]
+        settings += [choices.index(getattr(self, name)) for name, choices in _CHOICES.items()]
         return torch.tensor([s.detach() if isinstance(s, Tensor) else s for s in settings], dtype=torch.float64)
 
     def set_extra_state(self, state: Tensor) -> None:
-        names = ("decay", "v_th", "width", "eps", "branches")
+        names = ("decay", "v_th", "width", "eps", "branches", *_CHOICES)
         saved, own = state.tolist(), self.get_extra_state().tolist()
-        different = [f"{n} {s:g} (here {o:g})" for n, s, o in zip(names, saved, own, strict=True) if s != o]
+        saved += [0.0] * (len(own) - len(saved))  # a checkpoint from before there was a choice
+        different = [
+            f"{n} {_shown(n, s)} (here {_shown(n, o)})" for n, s, o in zip(names, saved, own, strict=True) if s != o
+        ]
         if different:
             raise ValueError(
                 f"Soma: the checkpoint was trained with {', '.join(different)}; build the network with that"
@@ -118,9 +165,24 @@ class Soma(nn.Module):
 
     def extra_repr(self) -> str:
         return (
-            f"{self.channels}, branches={self.branches}, decay={self.decay}, v_th={self.v_th}, width={self.width}, "
-            f"eps={self.eps}, momentum={self.momentum}"
+            f"{self.channels}, branches={self.branches}, "
+            f"{', '.join(f'{name}={value}' for name, value in self.settings.items())}"
         )
+
+
+# Settings that are a choice, the paper's first: a checkpoint has their places.
+_CHOICES: dict[str, list[Any]] = {
+    "surrogate": list(functional.SURROGATES),
+    "reset": list(functional.RESETS),
+    "reset_gradient": [True, False],
+    "learn_decay": list(LEARN_DECAY),
+}
+
+
+def _shown(name: str, value: float) -> str:
+    """A setting as it stands in a checkpoint, in words."""
+    choices = _CHOICES.get(name, [])
+    return str(choices[int(value)]) if 0 <= value < len(choices) else f"{value:g}"
 
 
 class ReferenceSoma(Soma):
@@ -150,11 +212,19 @@ class ReferenceSoma(Soma):
 
     def fire(self, current: Tensor) -> Tensor:
         """Spikes [T, N, C, ...] of neurons that receive `current`, of that shape and of float32 or more."""
-        return functional.lif(current, decay=self.decay, v_th=self.v_th, width=self.width, spikes_of=self.spike)
+        return functional.lif(
+            current,
+            decay=self.present_decay(),
+            v_th=self.v_th,
+            width=self.width,
+            reset=self.reset,
+            reset_gradient=self.reset_gradient,
+            spikes_of=self.spike,
+        )
 
     def spike(self, u: Tensor) -> Tensor:
         """1 where the potential u is above v_th, else 0; the surrogate is in its gradient."""
-        return functional.spike(u, v_th=self.v_th, width=self.width)
+        return functional.spike(u, v_th=self.v_th, width=self.width, surrogate=self.surrogate)
 
     def current(self, *xs: Tensor) -> Tensor:
         """The sum of the normalised branches: what the neurons receive."""
