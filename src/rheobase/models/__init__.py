@@ -12,8 +12,32 @@ from typing import Any
 from torch import nn
 
 from rheobase import plugins
-from rheobase.models.blocks import BasicBlock, Bottleneck, GlobalHead, PlainBlock, PooledHead, SomaFactory
+from rheobase.models.blocks import (
+    BasicBlock,
+    Bottleneck,
+    DenseHead,
+    GlobalHead,
+    MSBlock,
+    PlainBlock,
+    PooledBlock,
+    PooledHead,
+    SEWBlock,
+    SEWBottleneck,
+    SomaFactory,
+)
 from rheobase.models.networks import plain5, plain20, resnet8, resnet17, resnet19, resnet34, resnet34_large, resnet50
+from rheobase.models.relatives import (
+    cifarnet,
+    ms_resnet18,
+    ms_resnet19,
+    ms_resnet34,
+    sew_resnet18,
+    sew_resnet19,
+    sew_resnet34,
+    sew_resnet50,
+    vgg11,
+    vgg16,
+)
 from rheobase.models.spiking_net import SpikingNet
 from rheobase.nn import ReluSoma, Soma, set_memory
 
@@ -21,12 +45,21 @@ __all__ = [
     "MODELS",
     "BasicBlock",
     "Bottleneck",
+    "DenseHead",
     "GlobalHead",
+    "MSBlock",
     "PlainBlock",
+    "PooledBlock",
     "PooledHead",
+    "SEWBlock",
+    "SEWBottleneck",
     "SomaFactory",
     "SpikingNet",
     "build",
+    "cifarnet",
+    "ms_resnet18",
+    "ms_resnet19",
+    "ms_resnet34",
     "plain5",
     "plain20",
     "resnet8",
@@ -35,6 +68,12 @@ __all__ = [
     "resnet34",
     "resnet34_large",
     "resnet50",
+    "sew_resnet18",
+    "sew_resnet19",
+    "sew_resnet34",
+    "sew_resnet50",
+    "vgg11",
+    "vgg16",
 ]
 
 MODELS = plugins.network.parts

@@ -7,37 +7,33 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed import ProcessGroup
 
 from rheobase import functional, kernels
 from rheobase.functional import Moments
 from rheobase.nn.convolution import DeferredConv, carried_out
+from rheobase.nn.tdbn import TdBN
 
 LEARN_DECAY = ("none", "layer", "channel")
 
 
-class Soma(nn.Module):
+class Soma(TdBN):
     """The body of a layer of neurons: one tdBN per incoming branch, their sum, leaky integration and firing.
 
     Called as `soma(x1, x2, ...)` with one synapse output [T, N, C, ...] per branch; returns spikes of that shape.
     alpha = 1/sqrt(branches) follows from the number of branches, and tdBN and neuron share one v_th.
-    Training uses the moments of the batch, evaluation the running ones. With a process `group` (see `distributed`) the
-    batch is that of all its members.
+    Without `normalize` the branches are currents already, and the neurons get their sum.
 
     The neuron: `decay` stays what it is, or starts there and is learnt, one for the layer or one per channel
     (`learn_decay`); `surrogate` is a key of `functional.SURROGATES`; `reset` is hard (to 0) or soft (down by v_th), and
     a part of the gradient unless `reset_gradient` is false. docs/neurons.md has the equations.
     """
 
-    running_mean: Tensor
-    running_var: Tensor
-    group: ProcessGroup | None = None
-
     def __init__(
         self,
         channels: int,
         branches: int = 1,
         *,
+        normalize: bool = True,
         decay: float = 0.25,
         v_th: float = 0.5,
         width: float = 1.0,
@@ -48,28 +44,22 @@ class Soma(nn.Module):
         eps: float = 1e-5,
         momentum: float = 0.1,
     ) -> None:
-        super().__init__()
-        if channels < 1 or branches < 1:
-            raise ValueError(f"Soma: expected at least one channel and branch, got {channels} and {branches}")
+        super().__init__(channels, branches, v_th=v_th, eps=eps, momentum=momentum)
         if not 0 <= decay <= 1:
             raise ValueError(f"Soma: expected decay between 0 and 1, got {decay}")
-        if not (v_th > 0 and width > 0 and eps > 0 and 0 <= momentum <= 1):
-            raise ValueError(
-                f"Soma: expected v_th, width, eps > 0 and momentum in [0, 1], got {v_th}, {width}, {eps}, {momentum}"
-            )
+        if not width > 0:
+            raise ValueError(f"Soma: expected width > 0, got {width}")
         functional.check_choice("surrogate", surrogate, functional.SURROGATES)
         functional.check_choice("reset", reset, functional.RESETS)
         functional.check_choice("learn_decay", learn_decay, LEARN_DECAY)
         if learn_decay != "none" and not 0 < decay < 1:
             raise ValueError(f"Soma: a decay that is learnt starts between 0 and 1, both excluded, got {decay}")
-        self.channels, self.branches = channels, branches
-        self.decay, self.v_th, self.width, self.eps, self.momentum = decay, v_th, width, eps, momentum
+        self.normalize, self.decay, self.width = normalize, decay, width
         self.surrogate, self.reset, self.reset_gradient = surrogate, reset, reset_gradient
         self.learn_decay = learn_decay
-        self.weight = nn.Parameter(torch.ones(branches, channels))
-        self.bias = nn.Parameter(torch.zeros(branches, channels))
-        self.register_buffer("running_mean", torch.zeros(branches, channels))
-        self.register_buffer("running_var", torch.ones(branches, channels))
+        if not normalize:
+            del self.weight, self.bias, self.running_mean, self.running_var
+            self.register_buffer("bias", torch.zeros(branches, channels), persistent=False)
         if learn_decay != "none":
             start = torch.full((channels if learn_decay == "channel" else 1,), log(decay / (1 - decay)))
             self.decay_logit = nn.Parameter(start)
@@ -81,8 +71,9 @@ class Soma(nn.Module):
 
     def forward(self, *xs: Tensor | DeferredConv) -> Tensor:
         self._check_number(xs)
-        spikes, (mean, var) = self._fire(xs, self.weight, self._moments())
-        if self.training:
+        weight = self.weight if self.normalize else torch.full_like(self.bias, 1 / self.deviation)
+        spikes, (mean, var) = self._fire(xs, weight, self._moments())
+        if self.training and self.normalize:
             self._follow(mean, var)
         return spikes
 
@@ -94,6 +85,7 @@ class Soma(nn.Module):
     def settings(self) -> dict[str, Any]:
         """What makes another soma of this kind: all but channels and branches."""
         return {
+            "normalize": self.normalize,
             "decay": self.decay,
             "v_th": self.v_th,
             "width": self.width,
@@ -104,10 +96,6 @@ class Soma(nn.Module):
             "eps": self.eps,
             "momentum": self.momentum,
         }
-
-    def _check_number(self, xs: Sequence[Any]) -> None:
-        if len(xs) != self.branches:
-            raise ValueError(f"Soma: expected {self.branches} branches, got {len(xs)}")
 
     def _fire(
         self, xs: Sequence[Tensor | DeferredConv], weight: Tensor, moments: Moments | None
@@ -131,18 +119,10 @@ class Soma(nn.Module):
         return spikes, moments
 
     def _moments(self) -> Moments | None:
-        """To normalise with: those of the batch in training, the running ones in evaluation."""
-        return None if self.training else (self.running_mean, self.running_var)
-
-    @torch.no_grad()
-    def _follow(self, mean: Tensor, var: Tensor) -> None:
-        """Move the running statistics towards these; in place, since DDP and CUDA graphs keep the tensors."""
-        self.running_mean.lerp_(mean.to(self.running_mean.dtype), self.momentum)
-        self.running_var.lerp_(var.to(self.running_var.dtype), self.momentum)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """What can be copied and saved: a process group cannot."""
-        return {name: value for name, value in self.__dict__.items() if name != "group"}
+        """Those of tdBN; currents as they are have such as change nothing."""
+        if self.normalize:
+            return super()._moments()
+        return torch.zeros_like(self.bias), torch.full_like(self.bias, 1 - self.eps)
 
     # A checkpoint carries the neuron as a tensor, so that weights cannot be loaded into a different one.
 
@@ -176,6 +156,7 @@ _CHOICES: dict[str, list[Any]] = {
     "reset": list(functional.RESETS),
     "reset_gradient": [True, False],
     "learn_decay": list(LEARN_DECAY),
+    "normalize": [True, False],
 }
 
 
@@ -204,7 +185,7 @@ class ReferenceSoma(Soma):
     def forward(self, *xs: Tensor | DeferredConv) -> Tensor:
         self._check_number(xs)
         inputs: list[Tensor] = [carried_out(x) for x in xs]
-        functional.check_branches(inputs, self.weight, self.bias, None)
+        functional.check_branches(inputs, self.bias, self.bias, None)
         current = self.current(*inputs)
         if self.observe is not None:
             current = self.observe(current)
@@ -229,6 +210,8 @@ class ReferenceSoma(Soma):
     def current(self, *xs: Tensor) -> Tensor:
         """The sum of the normalised branches: what the neurons receive."""
         inputs = [x.to(torch.promote_types(x.dtype, torch.float32)) for x in xs]
+        if not self.normalize:
+            return sum(inputs[1:], start=inputs[0])
         mean, var = self._moments() or self._batch_moments(inputs)
         current = torch.zeros_like(inputs[0])
         for i, x in enumerate(inputs):
@@ -243,13 +226,6 @@ class ReferenceSoma(Soma):
                 eps=self.eps,
             )
         return current
-
-    def _batch_moments(self, xs: Sequence[Tensor]) -> Moments:
-        group = self.group
-        pairs = [functional.moments(x) if group is None else kernels.joined_moments(x, group) for x in xs]
-        mean, var = (torch.stack(values) for values in zip(*pairs, strict=True))
-        self._follow(mean, var)
-        return mean, var
 
 
 def somas(network: nn.Module) -> dict[str, Soma]:
