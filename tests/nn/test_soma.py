@@ -147,7 +147,7 @@ def test_a_learnt_decay_learns() -> None:
 
 def test_the_printed_soma_shows_its_neuron() -> None:
     assert "surrogate=atan, reset=soft" in repr(Soma(C, surrogate="atan", reset="soft"))
-    assert "branches=2, decay=0.5, v_th=0.3, width=1.0" in repr(Soma(C, 2, decay=0.5, v_th=0.3))
+    assert "branches=2, normalize=True, decay=0.5, v_th=0.3, width=1.0" in repr(Soma(C, 2, decay=0.5, v_th=0.3))
 
 
 @pytest.mark.parametrize(
@@ -169,11 +169,11 @@ def test_the_printed_soma_shows_its_neuron() -> None:
         (lambda: Soma(C, learn_decay="yes"), "unknown learn_decay 'yes'; choose one of none, layer, channel"),
         (
             lambda: Soma(C, v_th=0.0),
-            "Soma: expected v_th, width, eps > 0 and momentum in [0, 1], got 0.0, 1.0, 1e-05, 0.1",
+            "Soma: expected v_th, eps > 0 and momentum in [0, 1], got 0.0, 1e-05, 0.1",
         ),
         (
             lambda: Soma(C, width=-1.0),
-            "Soma: expected v_th, width, eps > 0 and momentum in [0, 1], got 0.5, -1.0, 1e-05, 0.1",
+            "Soma: expected width > 0, got -1.0",
         ),
     ],
 )
@@ -362,7 +362,7 @@ def test_a_neuron_of_ones_own_in_a_network(memory: str) -> None:
 @pytest.mark.parametrize(
     ("xs", "message"),
     [
-        ([torch.zeros(T, N, C)], "Soma: expected 2 branches, got 1"),
+        ([torch.zeros(T, N, C)], "ReferenceSoma: expected 2 branches, got 1"),
         ([torch.zeros(T, N, C + 2)] * 2, f"fire: expected {C} channels in dimension 2, got [{T}, {N}, {C + 2}]"),
     ],
 )

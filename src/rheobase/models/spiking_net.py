@@ -57,6 +57,8 @@ class SpikingNet(nn.Module):
             raise ValueError(f"image_size {image_size} is too small for the strides: expected at least {self.min_size}")
         self.carries_currents = any(issubclass(block, MSBlock) for block, *_ in stages)
         self.stem = stem
+        if not self.carries_currents:
+            self.soma = soma(stem.out_channels)
         channels, size, blocks = stem.out_channels, _after(image_size, stem.stride[0]), []
         for block, width, count, stride in stages:
             for i in range(count):
@@ -67,8 +69,6 @@ class SpikingNet(nn.Module):
         if self.carries_currents:
             self.soma = soma(channels, normalize=False)
             self.norm = TdBN(stem.out_channels, v_th=self.soma.v_th)
-        else:
-            self.soma = soma(stem.out_channels)
         self.head = head(channels, size, num_classes, soma)
 
     def forward(self, x: Tensor, timesteps: int | None = None) -> Tensor:
