@@ -23,7 +23,7 @@ test-kills: .venv/installed  ## kill and resume a run at 100 random moments
 test-peers: .venv/installed  ## install numba, Triton, ONNX and the peer libraries, and run the tests that need them
 	$(PIP) --editable ".[dev,events,kernels,onnx]"
 	$(PIP) --no-deps $(PEERS)
-	$(BIN)/pytest tests/kernels tests/benchmarks tests/cli/test_deploy.py tests/deploy tests/data tests/story
+	$(BIN)/pytest tests/kernels tests/conformance tests/benchmarks tests/cli/test_deploy.py tests/deploy tests/data tests/story
 
 test-gpu: .venv/installed  ## run the tests of kernels and training on this machine's GPU
 	$(BIN)/pytest tests/kernels tests/nn tests/train/test_capture.py tests/tasks/test_gradients.py

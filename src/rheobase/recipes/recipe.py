@@ -23,8 +23,16 @@ class Recipe:
     decay: float = 0.25
     v_th: float = 0.5
     width: float = 1.0
+    surrogate: str = "rectangle"
+    """The derivative of a spike: rectangle (the paper's), triangle, sigmoid or atan, as high as 1 / width."""
+    reset: Literal["hard", "soft"] = "hard"
+    """After a spike the potential is 0, or lower by v_th."""
+    reset_gradient: bool = True
+    """Whether the reset takes part in the gradient."""
+    learn_decay: Literal["none", "layer", "channel"] = "none"
+    """Learn the decay from its value on: one for a layer, or one for each of its channels."""
     neuron: str = "lif"
-    """What the network's somas are made of."""
+    """What the network's somas are made of; `relu`: the twin without spikes, of one timestep."""
 
     optimizer: str = "sgd"
     lr: float = 0.1
@@ -93,6 +101,10 @@ class Recipe:
             ),
             lambda v: v >= 0,
         )
+        if self.learn_decay != "none" and not 0 < self.decay < 1:
+            raise ValueError(f"decay: one that is learnt starts between 0 and 1, both excluded, got {self.decay}")
+        if self.neuron == "relu" and self.timesteps != 1:
+            raise ValueError(f"neuron=relu knows no time: expected timesteps=1, got {self.timesteps}")
         if self.short_epochs and not self.short_timesteps:
             raise ValueError("short_epochs needs short_timesteps: the number of timesteps in those epochs")
         if self.short_epochs and self.short_timesteps > self.timesteps:
