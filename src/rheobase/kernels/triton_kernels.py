@@ -51,9 +51,10 @@ def _store_step(x, t, stride_t, at, value, mask, T: tl.constexpr, SEGMENT: tl.co
 @triton.jit
 def _learnt_decay(decays, column, channels, otherwise):
     """The decay of every channel where it is learnt; else a value that nobody reads."""
+    decay = otherwise
     if decays is not None:
-        return tl.load(decays + column, column < channels, other=0)
-    return otherwise
+        decay = tl.load(decays + column, column < channels, other=0)
+    return decay
 
 
 @triton.jit
@@ -106,13 +107,15 @@ def atan(d, WIDTH: tl.constexpr):
 @triton.jit
 def _surrogate(d, SURROGATE: tl.constexpr, WIDTH: tl.constexpr):
     if SURROGATE == "rectangle":
-        return rectangle(d, WIDTH)
-    if SURROGATE == "triangle":
-        return triangle(d, WIDTH)
-    if SURROGATE == "sigmoid":
-        return sigmoid(d, WIDTH)
-    tl.static_assert(SURROGATE == "atan")
-    return atan(d, WIDTH)
+        slope = rectangle(d, WIDTH)
+    elif SURROGATE == "triangle":
+        slope = triangle(d, WIDTH)
+    elif SURROGATE == "sigmoid":
+        slope = sigmoid(d, WIDTH)
+    else:
+        tl.static_assert(SURROGATE == "atan")
+        slope = atan(d, WIDTH)
+    return slope  # at the end: a return inside of a branch does not keep the compiler from what follows
 
 
 @triton.jit
