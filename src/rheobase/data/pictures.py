@@ -21,7 +21,8 @@ def find(paths: Iterable[Path], info: DataInfo) -> list[Path]:
     found: list[Path] = []
     for path in paths:
         if path.is_dir():
-            inside = sorted(p for p in path.iterdir() if p.suffix.lower() in {*suffixes, ARRAY})
+            visible = (p for p in path.iterdir() if not p.name.startswith("."))
+            inside = sorted(p for p in visible if p.suffix.lower() in {*suffixes, ARRAY})
             if not inside:
                 raise ValueError(f"{path}: no {what} in this folder; expected files like {', '.join(sorted(suffixes))}")
             found += inside

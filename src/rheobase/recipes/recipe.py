@@ -23,7 +23,7 @@ class Recipe:
     slice_by: Literal["time", "count"] = "time"
     """What the slices of a recording have in common: their duration, or their number of events."""
     window: int = 0
-    """Microseconds (or events) of a slice. 0: that of the data set; for recordings of your own, all of one in slices."""
+    """Microseconds (or events) of a slice; 0: as the data set has it, for your own recordings all of one in slices."""
     sensor: str = "none"
     """Width and height of the sensor, like 346x260, of recordings that do not state theirs."""
     decay: float = 0.25

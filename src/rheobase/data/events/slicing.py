@@ -86,8 +86,9 @@ def _edges(
     if start is None:
         start = int(events.t[0]) if len(events) else 0
     start += offset
-    end = int(events.t[-1]) + 1 if len(events) and not window else start + window * timesteps
-    if not -(2**63) <= start <= max(start, end) < 2**63:
+    all_of_it = max(0, int(events.t[-1]) + 1 - start) if len(events) else 0
+    span = window * timesteps if window and by == "time" else all_of_it
+    if not -(2**63) <= start <= start + span < 2**63:
         raise ValueError(f"windows from {start} us on end at a time beyond 64 bits; give another start")
     steps = np.arange(timesteps + 1, dtype=np.int64)
     if by == "count":
@@ -96,7 +97,6 @@ def _edges(
         return first + (np.minimum(min(window, rest) * steps, rest) if window else rest * steps // timesteps)
     if window:
         return np.searchsorted(events.t, start + window * steps)
-    span = max(0, end - start)
     return np.searchsorted(events.t, np.array([start + span * i // timesteps for i in range(timesteps + 1)], np.int64))
 
 
