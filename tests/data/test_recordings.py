@@ -205,7 +205,7 @@ def test_arrays_are_sequences_or_one_frame(tmp_path: Path, info: DataInfo) -> No
 
 def test_what_cannot_be_seen(folder: Path, info: DataInfo) -> None:
     path = folder / "left" / "0.aedat"
-    with pytest.raises(ValueError, match=r"is not known; give an array \[T, C, H, W\]"):
+    with pytest.raises(ValueError, match=r"0\.aedat: the network does not say how .*; give an array \[T, C, H, W\]"):
         seen(path, replace(info, slicing={}))
     with pytest.raises(ValueError, match="slices: expected window as a whole number"):
         seen(path, replace(info, slicing={**asdict(Slicing(1, 1, 1)), "window": "wide"}))

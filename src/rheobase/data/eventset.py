@@ -198,7 +198,7 @@ def seen(path: Path, info: DataInfo) -> Tensor:
     """The recording in a file as a network sees it that was trained on such data: [T, C, H, W]."""
     if not info.slicing:
         raise ValueError(
-            f"{path}: how recordings become frames for this network is not known; give an array [T, C, H, W] (.npy)"
+            f"{path}: the network does not say how recordings become its frames; give an array [T, C, H, W] (.npy)"
         )
     found = own_recording(path, Slicing(**info.slicing))  # type: ignore[arg-type]
     if found.skipped:

@@ -51,8 +51,8 @@ def _header(content: bytes, problems: Problems) -> tuple[dict[str, str], int]:
     start = 0
     while content.startswith(MAGIC, start):
         end = content.find(b"\n", start)
-        line = content[start + 1 : end].decode("ascii", "replace").strip()
-        if end < 0 or not line.isprintable():  # a word of data can begin like a line
+        line = content[start + 1 : end].decode(errors="replace").strip()
+        if end < 0 or "\ufffd" in line or not line.isprintable():  # a word of data can begin like a line
             break
         start = end + 1
         key, _, value = line.partition(" ")
