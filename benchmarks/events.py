@@ -2,9 +2,6 @@
 
     python -m benchmarks.events recording.aedat ...
 
-Every format that is read is made up too, mostly by faery's encoders. tonic reads AEDAT 4 with the package aedat, and
-leaves Prophesee's formats to expelliarmus; the others are read by NumPy alone.
-
 Times are processor time of the thread, the median of interleaved rounds: other work disturbs them little. The first
 call in a round finds the caches as the contender before left them ("cold"); "warm" is the mean of more calls.
 Frames have the full size of the sensor, since the peers do not downsample; ours are timed at the paper's settings too.
@@ -20,7 +17,6 @@ from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from types import ModuleType
 from typing import Any
 
@@ -28,9 +24,7 @@ import numpy as np
 import torch
 
 from rheobase.data.events import Events, aedat, counting, read, slices, slicing
-from rheobase.extras import need
 from rheobase.train.record import checksum, write_result
-from tests.data import recordings as writers
 
 OUT = Path("results/events.json")
 WINDOW = 30_000
@@ -39,22 +33,6 @@ MADE_UP = {  # evenly spread: events and microseconds
     "made up, 0.2 million in 1.3 s": (200_000, 1_300_000),
     "made up, 4 million in 1.2 s": (4_000_000, 1_200_000),
 }
-EVENTS, SECONDS_LONG = 1_000_000, 2  # of the recording that is written in every format
-HAND_MADE: dict[str, tuple[Callable[[Events], bytes], tuple[int, int]]] = {  # writer and sensor
-    "AEDAT 2.0.aedat": (writers.aedat_2, (128, 128)),
-    "AEDAT 3.1.aedat": (partial(writers.aedat_3, per_packet=4096), (128, 128)),
-    "N-MNIST.bin": (writers.nmnist, (34, 34)),
-    "compressed.npz": (writers.npz, (640, 480)),
-}
-BY_FAERY: dict[str, dict[str, Any]] = {  # options of its encoders
-    "AEDAT 4, LZ4.aedat4": {},
-    "AEDAT 4, Zstandard.aedat4": {"compression": ("zstd", 3)},
-    "DAT.dat": {"zero_t0": False},
-    "EVT 2.0.raw": {"version": "evt2", "zero_t0": False},
-    "EVT 3.0.raw": {"version": "evt3", "zero_t0": False},
-    "CSV.csv": {},
-}
-ENCODINGS = {"DAT": "dat", "EVT 2.0": "evt2", "EVT 3.0": "evt3"}  # for expelliarmus
 
 Contender = Callable[[], Any]
 
@@ -71,13 +49,13 @@ def slicers(events: Events) -> dict[str, Contender]:
     found["rheobase, 32 x 32"] = partial(cut, size=(32, 32))
     found["rheobase, 5 ms, 42 x 42"] = partial(cut, window=WINDOW // 6, timesteps=6 * timesteps(events), size=(42, 42))
     columns = {"t": events.t, "x": events.x, "y": events.y, "p": events.p}
-    if tonic := _peer("tonic.transforms"):
+    if tonic := peer("tonic.transforms"):
         rows = np.zeros(len(events), [("t", np.int64), ("x", np.int16), ("y", np.int16), ("p", bool)])
         for name, values in columns.items():
             rows[name] = values
         to_frame = tonic.ToFrame((events.width, events.height, 2), time_window=WINDOW, include_incomplete=True)
         found["tonic"] = lambda: to_frame(rows)
-    if jelly := _peer("spikingjelly.datasets.utils"):
+    if jelly := peer("spikingjelly.datasets.utils"):
         found["spikingjelly"] = lambda: jelly.integrate_events_by_fixed_duration(
             columns, WINDOW, events.height, events.width
         )
@@ -87,49 +65,11 @@ def slicers(events: Events) -> dict[str, Contender]:
 def readers(path: Path) -> dict[str, Contender]:
     version_3 = path.read_bytes().startswith(aedat.MAGIC_3)
     found: dict[str, Contender] = {"rheobase": lambda: read(path)}
-    if tonic := _peer("tonic.io"):
+    if tonic := peer("tonic.io"):
         found["tonic"] = lambda: _tonic(tonic, path, version_3)
-    if version_3 and (jelly := _peer("spikingjelly.datasets.utils")):
+    if version_3 and (jelly := peer("spikingjelly.datasets.utils")):
         found["spikingjelly"] = lambda: jelly.load_aedat_v3(path)
     return found
-
-
-def readers_of_any(path: Path) -> dict[str, Contender]:
-    """Who reads a file that was made up here."""
-    if path.suffix == ".aedat":
-        return readers(path)
-    found: dict[str, Contender] = {"rheobase": lambda: read(path)}
-    if path.suffix == ".csv":
-        found["numpy.loadtxt"] = lambda: _rows(np.loadtxt(path, np.int64, delimiter=",", skiprows=1))
-    elif path.suffix == ".npz":
-        found["numpy.load"] = lambda: dict(np.load(path))
-    elif path.stem in ENCODINGS:
-        if peer := _peer("expelliarmus"):
-            found["tonic (expelliarmus)"] = lambda: peer.Wizard(encoding=ENCODINGS[path.stem]).read(path)
-    elif tonic := _peer("tonic.io"):
-        if path.suffix == ".bin":
-            found["tonic"] = lambda: tonic.read_mnist_file(str(path), tonic.events_struct)
-        elif _peer("aedat"):
-            found["tonic"] = lambda: tonic.read_aedat4(str(path))
-    return found
-
-
-def made_up_files(folder: Path) -> list[Path]:
-    """A recording in every format; it is read back as it was written."""
-    faery = need("faery", "this benchmark")
-    paths = [folder / name for name in (*HAND_MADE, *BY_FAERY)]
-    for path in paths:
-        write, sensor = HAND_MADE.get(path.name, (None, (640, 480)))
-        events = writers.recording(0, EVENTS, *sensor, until=1_000_000 * SECONDS_LONG)
-        if write is not None:
-            path.write_bytes(write(events))
-        else:
-            rows = np.zeros(EVENTS, faery.EVENTS_DTYPE)
-            for name in "txyp":
-                rows[name] = getattr(events, name)
-            faery.events_stream_from_array(rows, sensor).to_file(path, **BY_FAERY[path.name])
-        assert not _columns_differ(read(path), events), path.name
-    return paths
 
 
 def compare(contenders: dict[str, Contender], events: int, rounds: int, differs: Callable[[Any, Any], str]) -> Any:
@@ -173,20 +113,13 @@ def main() -> None:
         "window_us": WINDOW,
         "recordings": [],
     }
-    content["formats"] = []
-    with TemporaryDirectory() as folder:
-        for path in made_up_files(Path(folder)):
-            size = path.stat().st_size
-            print(f"{path.stem}: {EVENTS} events, {size / EVENTS:.1f} bytes each")
-            rows = compare(readers_of_any(path), EVENTS, arguments.rounds, _columns_differ)
-            content["formats"].append({"name": path.stem, "events": EVENTS, "bytes": size, "reading": rows})
     recordings = [(path.name, path, read(path)) for path in arguments.recordings]
     recordings += [(name, None, _made_up(*size)) for name, size in MADE_UP.items()]
     for name, path, events in recordings:
         print(f"{name}: {len(events)} events")
         row: dict[str, Any] = {"name": name, "events": len(events)}
         if path:
-            row["reading"] = compare(readers(path), len(events), arguments.rounds, _columns_differ)
+            row["reading"] = compare(readers(path), len(events), arguments.rounds, columns_differ)
         frames = slices(events, window=WINDOW, timesteps=timesteps(events))
         row |= {"frames": len(frames), "megabytes_of_frames": frames.nbytes / 1e6}
         row["slicing"] = compare(slicers(events), len(events), arguments.rounds, partial(_frames_differ, events))
@@ -210,7 +143,7 @@ def _made_up(events: int, microseconds: int) -> Events:
     return Events(np.sort(random.integers(0, microseconds, events)), x, y, p, 128, 128)
 
 
-def _peer(module: str) -> ModuleType | None:
+def peer(module: str) -> ModuleType | None:
     package = module.partition(".")[0]
     try:
         if package == "spikingjelly":
@@ -244,11 +177,7 @@ def _tonic(tonic: ModuleType, path: Path, version_3: bool) -> Any:
     return rows
 
 
-def _rows(table: np.ndarray) -> dict[str, np.ndarray]:
-    return dict(zip("txyp", table.T, strict=True))
-
-
-def _columns_differ(result: Any, reference: Events) -> str:
+def columns_differ(result: Any, reference: Events) -> str:
     found = {name: getattr(result, name) if isinstance(result, Events) else result[name] for name in "txyp"}
     if len(found["t"]) != len(reference):
         return f"{len(found['t'])} events instead of {len(reference)}"

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import events
+from benchmarks import events, readers
 from tests.data.recordings import recording
 
 pytest.importorskip("faery", reason="needs faery: install rheobase[events]")
@@ -26,13 +26,13 @@ def _own_modules() -> Iterator[None]:
 
 def test_every_format_is_read_beside_its_peers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     there = {name: bool(find_spec(name)) for name in ("tonic", "expelliarmus")}
-    monkeypatch.setattr(events, "EVENTS", 700)
+    monkeypatch.setattr(readers, "EVENTS", 700)
     monkeypatch.setattr(events, "SECONDS", 0.0)
     peers = set()
-    paths = events.made_up_files(tmp_path)
+    paths = readers.made_up_files(tmp_path)
     assert {path.suffix for path in paths} == {".aedat", ".aedat4", ".bin", ".csv", ".dat", ".npz", ".raw"}
     for path in paths:
-        found = events.compare(events.readers_of_any(path), 700, 1, events._columns_differ)
+        found = events.compare(readers.contenders(path), 700, 1, events.columns_differ)
         assert found["rheobase"]["result"] == "equal"
         assert found["rheobase"]["million_events_per_second"] > 0
         peers |= {name for name, row in found.items() if row["result"] == "equal"}
@@ -42,6 +42,6 @@ def test_every_format_is_read_beside_its_peers(tmp_path: Path, monkeypatch: pyte
 
 def test_other_events_are_seen() -> None:
     one, other = recording(1, 20), recording(2, 20)
-    assert events._columns_differ(one, one) == ""
-    assert events._columns_differ({name: getattr(other, name) for name in "txyp"}, one) == "differs in t, x, y, p"
-    assert events._columns_differ({name: np.zeros(3) for name in "txyp"}, one) == "3 events instead of 20"
+    assert events.columns_differ(one, one) == ""
+    assert events.columns_differ({name: getattr(other, name) for name in "txyp"}, one) == "differs in t, x, y, p"
+    assert events.columns_differ({name: np.zeros(3) for name in "txyp"}, one) == "3 events instead of 20"
