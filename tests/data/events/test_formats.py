@@ -95,6 +95,15 @@ def test_vectors_of_evt_3_by_hand() -> None:
     assert found.p.tolist() == [1] * 4
 
 
+def test_only_one_bit_of_dat_is_the_polarity() -> None:
+    pytest.importorskip("faery", reason="needs faery: install rheobase[events]")
+    events = recording(12, 9, 304, 240)
+    content = bytearray(recordings.dat(events))
+    for i in range(9):
+        content[-1 - 8 * i] |= 0xE0
+    assert same(decode(bytes(content), "b.dat"), events)
+
+
 def test_events_outside_the_sensor_are_counted(made: tuple[str, Writer, Events]) -> None:
     name, write, events = made
     x, y = events.x.copy(), events.y.copy()
@@ -234,6 +243,13 @@ def test_a_sensor_can_be_given_but_not_changed() -> None:
     body = recordings.evt_3(recording(4, 53, 40, 30)).partition(b"% end\n")[2]
     assert decode(b"% evt 3.0\n" + body, "d.raw", size=(50, 60)).width == 50
     assert decode(b"% evt 3.0\n% geometry 41x42\n" + body, "d.raw", size=(50, 60)).width == 41
+
+
+@pytest.mark.parametrize("name", ["e.csv", "f.npz"])
+def test_what_a_file_states_of_its_sensor_counts(name: str) -> None:
+    events = recording(13, 9, 31, 17)
+    content = recordings.csv(events) if name == "e.csv" else recordings.npz(events)
+    assert same(decode(content, name, size=(50, 60)), events)
 
 
 def test_data_may_begin_like_a_header() -> None:
