@@ -219,6 +219,18 @@ def test_a_packet_cannot_ask_for_memory() -> None:
     assert len(decode(whole, "a.aedat4")) == 19
 
 
+def test_what_comes_before_a_damaged_packet_is_kept() -> None:
+    pytest.importorskip("faery", reason="needs faery: install rheobase[events]")
+    events = recording(14, 57, 346, 260)
+    content = recordings.aedat_4(events)
+    damaged = b"EVTX".join(content.rsplit(b"EVTS", 1))
+    with pytest.raises(ValueError, match=r"a packet that faery cannot read \(bad packet prefix .*\) at event 38;"):
+        decode(damaged, "a.aedat4")
+    kept = decode(damaged, "a.aedat4", on_error="skip")
+    assert kept.t.tolist() == events.t[:38].tolist()
+    assert kept.skipped == {"packet": 1}
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
