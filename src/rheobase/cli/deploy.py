@@ -131,11 +131,11 @@ def verify(
 
 def predict(
     network: NetworkArgument,
-    images: Annotated[list[Path], typer.Argument(help="Image files, or folders of them.")],
+    images: Annotated[list[Path], typer.Argument(help="Images, recordings or .npy arrays, or folders of them.")],
     top: Annotated[int, typer.Option(min=1, help="Classes to show.")] = 3,
     plugin: PluginOption = None,
 ) -> None:
-    """Classify images: the most likely classes and their probabilities."""
+    """Classify images or recordings: the most likely classes and their probabilities."""
     import torch
 
     from rheobase.data.pictures import find, read
@@ -145,10 +145,10 @@ def predict(
     found = open_network(open_run(network))
     stated = about(found, network)
     classes, unread = stated.data.classes, 0
-    paths = find(images)
+    paths = find(images, stated.data)
     for path in paths:
         try:
-            x = read(path, stated.data)[None].to(input_dtype(found))
+            x = read(path, stated.data).to(input_dtype(found))
         except ValueError as error:
             if len(paths) == 1:
                 raise
@@ -156,12 +156,12 @@ def predict(
             unread += 1
             continue
         with torch.no_grad():
-            share = readout(found(x, stated.recipe.timesteps)).softmax(1)[0]
+            share = readout(found(x, stated.recipe.timesteps if x.ndim == 4 else None)).softmax(1)[0]
         best = share.topk(min(top, len(classes)))
         pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
         console.print(f"{path}: {', '.join(f'{classes[k]} {100 * p:.1f} %' for k, p in pairs)}")
     if unread:
-        raise ValueError(f"{unread} of {len(paths)} images could not be read")
+        raise ValueError(f"{unread} of {len(paths)} files could not be read")
 
 
 def deploy(run: Path) -> None:

@@ -19,7 +19,13 @@ class Recipe:
     """Images per optimiser step, over all processes together."""
 
     image_size: int = 0
-    """Side that images of a folder are resized to; 0 for data sets with a size of their own."""
+    """Side that images of a folder are resized to, and recordings; 0 for data sets with a size of their own."""
+    slice_by: Literal["time", "count"] = "time"
+    """What the slices of a recording have in common: their duration, or their number of events."""
+    window: int = 0
+    """Microseconds (or events) of a slice; 0: as the data set has it, for your own recordings all of one in slices."""
+    sensor: str = "none"
+    """Width and height of the sensor, like 346x260, of recordings that do not state theirs."""
     decay: float = 0.25
     v_th: float = 0.5
     width: float = 1.0
@@ -97,6 +103,7 @@ class Recipe:
                 "cutout",
                 "seed",
                 "image_size",
+                "window",
                 "time_jitter",
             ),
             lambda v: v >= 0,
@@ -126,6 +133,12 @@ class Recipe:
             return cls(**settings)
         except (TypeError, ValueError) as error:
             raise ValueError(f"{source}: no recipe of this version of rheobase ({error})") from None
+
+    def slicing(self) -> dict[str, int | str]:
+        """Settings of how recordings are sliced, where they are not those of the data set."""
+        defaults = {f.name: f.default for f in fields(self)}
+        chosen = {name: getattr(self, name) for name in ("slice_by", "window", "sensor")}
+        return {name: value for name, value in chosen.items() if value != defaults[name]}
 
     def timesteps_at(self, epoch: int) -> int:
         return self.short_timesteps if epoch < self.short_epochs else self.timesteps

@@ -180,7 +180,8 @@ def load_data(
     """The data set of a recipe, or of `loader` in its place, from the files in `path`."""
     if isinstance(loader, Dataset):
         return loader
-    return load(loader or recipe.data, path, size=recipe.image_size, timesteps=recipe.timesteps, download=download)
+    options: dict[str, Any] = {"size": recipe.image_size, "timesteps": recipe.timesteps, **recipe.slicing()}
+    return load(loader or recipe.data, path, download=download, **options)
 
 
 def open_data(
