@@ -11,6 +11,7 @@ EXTRAS = {
     "nir": "nir",
     "onnx": "onnx",
     "onnxruntime": "onnx",
+    "scipy": "imagenet",
     "tensorboard": "tensorboard",
     "triton": "kernels",
 }

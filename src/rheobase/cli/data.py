@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 def register(app: typer.Typer) -> None:
     app.command()(data)
+    app.command()(pack)
 
 
 def data(
@@ -54,6 +55,20 @@ def data(
         image = found.train.read(index[None])[0].float()
         console.print(f"\n{info.classes[int(found.train.labels[index])]}")
         console.print(shaded(image.flatten(0, -3).mean(0)))
+
+
+def pack(
+    folder: Annotated[Path, typer.Argument(help="Folder of images, one sub-folder per class; or ImageNet's archives.")],
+    out: Annotated[Path, typer.Option(help="Folder for the shards; it is made.")],
+) -> None:
+    """Pack a folder of images into tar shards with an index: training reads them as they are, by `--data`."""
+    from rheobase.data.sets.folder import listings
+    from rheobase.data.shards import pack_with_progress
+
+    found = listings(folder)
+    shards = pack_with_progress(found, out)
+    train, test = (len(listing.labels) for listing in found[1:])
+    console.print(f"wrote {out}: {train} training and {test} test images of {len(found[0])} classes in {shards} shards")
 
 
 def _one_per_class(labels: "Tensor") -> "list[Tensor]":

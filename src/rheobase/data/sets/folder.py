@@ -1,4 +1,5 @@
-"""Images of your own: a folder with one sub-folder per class, or with `train` and `val` folders of that form.
+"""Images of your own: a folder with one sub-folder per class, or with `train` and `val` folders of that form; shards of
+it (`rheobase pack`); or the original archives of ImageNet.
 
 Small sets are decoded once and kept (`folder`); large ones are decoded batch by batch (`imagenet`).
 """
@@ -8,9 +9,11 @@ from pathlib import Path
 
 import torch
 
+from rheobase.data import ilsvrc, shards
 from rheobase.data.dataset import Dataset, Split, prefetch
 from rheobase.data.expectation import expecting
 from rheobase.data.files import SUFFIXES, Files
+from rheobase.data.shards import Listing, Listings
 from rheobase.plugins import dataset
 
 IMAGENET_MEAN, IMAGENET_STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
@@ -51,8 +54,18 @@ def _decoded(files: Files) -> Split:
 
 def _split(folder: Path, size: int) -> tuple[tuple[str, ...], Files, Files]:
     """Names of the classes, and the files for training and testing."""
+    classes, train, test = listings(folder)
+    return classes, Files(train.places, train.labels, size), Files(test.places, test.labels, size)
+
+
+def listings(folder: Path) -> Listings:
+    """The classes in a folder, and where its images for training and testing are."""
     if not folder.is_dir():
         raise ValueError(f"{folder} is not a folder; give one with a sub-folder of images per class")
+    if (folder / shards.INDEX).is_file():
+        return shards.read_index(folder / shards.INDEX)
+    if ilsvrc.is_here(folder):
+        return ilsvrc.listings(folder)
     if (folder / "train").is_dir() and (folder / "val").is_dir():
         train, test = _list(folder / "train"), _list(folder / "val")
         if train.keys() != test.keys():
@@ -64,7 +77,7 @@ def _split(folder: Path, size: int) -> tuple[tuple[str, ...], Files, Files]:
         test = {name: paths[HELD_OUT - 1 :: HELD_OUT] for name, paths in files.items()}
         if not any(test.values()):
             raise ValueError(f"{folder} needs at least {HELD_OUT} images in a class, or folders train and val")
-    return tuple(train), _files(train, size), _files(test, size)
+    return tuple(train), _listing(train), _listing(test)
 
 
 def _list(folder: Path) -> dict[str, list[Path]]:
@@ -78,7 +91,7 @@ def _list(folder: Path) -> dict[str, list[Path]]:
     return classes
 
 
-def _files(classes: dict[str, list[Path]], size: int) -> Files:
+def _listing(classes: dict[str, list[Path]]) -> Listing:
     paths = [path for group in classes.values() for path in group]
     labels = [label for label, group in enumerate(classes.values()) for _ in group]
-    return Files(paths, torch.tensor(labels), size)
+    return Listing(paths, torch.tensor(labels))
