@@ -22,7 +22,7 @@ test-kills: .venv/installed  ## kill and resume a run at 100 random moments
 	RHEOBASE_KILLS=100 $(BIN)/pytest tests/train/test_loop.py -k kills
 
 test-peers: .venv/installed  ## install faery, numba, Triton, ONNX and the peer libraries, and run the tests that need them
-	$(PIP) --editable ".[dev,events,kernels,onnx]"
+	$(PIP) --editable ".[dev,events,imagenet,kernels,onnx]"
 	$(PIP) --no-deps $(PEERS)
 	$(BIN)/pytest tests/kernels tests/conformance tests/benchmarks tests/cli/test_deploy.py tests/deploy tests/data tests/story
 

@@ -3,8 +3,9 @@
     python -m benchmarks.imagenet
 
 The files are made up, of the usual size: what is in a picture does not change the speed. Every point is a few captured
-steps of one process, fed as in training; the file of results is written after each. First come the loaders alone, ours
-and torchvision's with a process per core: the start, and the speed once all are started and all files were read.
+steps of one process, fed as in training; the file of results is written after each. First come the loaders alone, with
+a process per core: ours, torch's DataLoader with our decoder, and torchvision's; the start, and the speed once all are
+started and all files were read.
 """
 
 import argparse
@@ -23,10 +24,14 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
+from torch.utils.data import Dataset as TorchDataset
 
 from rheobase import recipes, train
 from rheobase.data import Dataset, Split, expected, load
+from rheobase.data.augment import COLUMNS
+from rheobase.data.decoding import Request, decode, pixels_of
 from rheobase.data.feed import Feed
+from rheobase.data.files import Files
 from rheobase.recipes import Recipe
 from rheobase.train import plan
 from rheobase.train.capture import capture
@@ -76,12 +81,48 @@ def on_the_device(data: Dataset, images: int) -> Dataset:
     return replace(data, train=Split(decoded, torch.arange(images) % CLASSES))
 
 
+class Decoded(TorchDataset[Tensor]):
+    """The pixels [H, W, 3] of images that are asked for by requests."""
+
+    def __getitem__(self, request: Request) -> Tensor:
+        pixels = bytearray(pixels_of(request, decode))
+        return torch.frombuffer(pixels, dtype=torch.uint8).view(request.size, request.size, 3)
+
+
+def requests(files: Files, size: int) -> tuple[list[list[Request]], Tensor]:
+    """Random parts of all files in batches of `size`, and the random numbers of their augmentation."""
+    order, u = torch.randperm(len(files)).tolist(), torch.rand(len(files), COLUMNS)
+    parts = u[:, [0, 1, 8, 9]].tolist()
+    all_of_them = [files._request(files.paths[i], part) for i, part in zip(order, parts, strict=True)]
+    return [all_of_them[i : i + size] for i in range(0, len(all_of_them), size)], u
+
+
+def _loader(images: Any, device: torch.device, **options: Any) -> "DataLoader[Any]":
+    pinned = device.type == "cuda"
+    return DataLoader(images, num_workers=CORES, pin_memory=pinned, persistent_workers=True, **options)
+
+
+def decoding_epoch(files: Files, feed: Feed, device: torch.device) -> Callable[[], Iterable[Tensor]]:
+    """Batches as our feed makes them, but for torch's loader."""
+    batches, u = requests(files, feed.recipe.batch_size)
+    loader = _loader(Decoded(), device, batch_sampler=batches, multiprocessing_context="forkserver")
+    numbers = u.to(device).split(feed.recipe.batch_size)
+
+    def epoch() -> Iterator[Tensor]:
+        for pixels, own in zip(loader, numbers, strict=True):
+            images = pixels.to(device, non_blocking=True).movedim(3, 1)
+            yield feed._augmented(images, own, feed.recipe.timesteps)
+
+    return epoch
+
+
 def loaders(
     folder: Path, data: Dataset, recipe: Recipe, device: torch.device, least: int = 3000
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Name and speed of each loader: images cut out, mirrored, normalised and on the device, `least` of them timed."""
     feed = Feed(data, recipe, device, torch.float32)
     yield "rheobase", loading(lambda: (images for images, _, _ in feed.training(0)), device, least)
+    yield "DataLoader with our decoder", loading(decoding_epoch(data.train, feed, device), device, least)
     try:
         from torchvision import datasets, transforms
     except (ImportError, RuntimeError) as error:
@@ -89,14 +130,8 @@ def loaders(
         return
     steps = [transforms.RandomResizedCrop(recipe.image_size), transforms.RandomHorizontalFlip(), transforms.ToTensor()]
     usual = transforms.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
-    theirs = DataLoader(
-        datasets.ImageFolder(str(folder / "train"), transforms.Compose([*steps, usual])),
-        recipe.batch_size,
-        shuffle=True,
-        num_workers=CORES,
-        pin_memory=device.type == "cuda",
-        persistent_workers=True,
-    )
+    images = datasets.ImageFolder(str(folder / "train"), transforms.Compose([*steps, usual]))
+    theirs = _loader(images, device, batch_size=recipe.batch_size, shuffle=True)
     yield "torchvision", loading(lambda: (x.to(device, non_blocking=True) for x, _ in theirs), device, least)
 
 
@@ -176,7 +211,7 @@ def points(recipe: Recipe, sources: dict[str, Dataset], device: torch.device, st
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Time training and loading of ImageNet-like files.")
-    parser.add_argument("--networks", nargs="+", default=NETWORKS)
+    parser.add_argument("--networks", nargs="*", default=NETWORKS, help="none: the loaders alone")
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--images", type=int, default=4096, help="JPEG files")
     parser.add_argument("--steps", type=int, default=15, help="steps of a point")
@@ -208,7 +243,8 @@ def main() -> None:
         changes = {key: getattr(arguments, key) for key in ("timesteps", "precision")}
         changes |= {"batch_size": arguments.batch, "image_size": arguments.size}
         wanted = [replace(recipes.get(f"imagenet_{network}"), **changes) for network in arguments.networks]
-        for loader, facts in loaders(folder, data, wanted[0], device):
+        changes |= {"name": "loaders", "network": "resnet34"}
+        for loader, facts in loaders(folder, data, replace(recipes.get("imagenet_resnet34"), **changes), device):
             content["loaders"][loader] = facts
             print(f"{loader}: {facts}", flush=True)
             write()

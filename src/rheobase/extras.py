@@ -12,6 +12,7 @@ EXTRAS = {
     "nir": "nir",
     "onnx": "onnx",
     "onnxruntime": "onnx",
+    "scipy": "imagenet",
     "tensorboard": "tensorboard",
     "triton": "kernels",
 }

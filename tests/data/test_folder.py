@@ -109,7 +109,7 @@ def test_grey_of_16_bits_keeps_its_shades(tmp_path: Path, kind: str) -> None:
     dtype, suffix = kind.split()
     ramp, path = np.linspace(0, 65535, 64, dtype=np.uint16).reshape(8, 8), tmp_path / f"ramp{suffix}"
     Image.fromarray(ramp.astype(dtype)).save(path)
-    pixels = np.frombuffer(decoding.decode((str(path), 8, 1.0, None)), np.uint8).reshape(8, 8, 3)
+    pixels = np.frombuffer(decoding.decode(decoding.Request(str(path), 8, 1.0, None)), np.uint8).reshape(8, 8, 3)
     assert np.abs(pixels - ramp[:, :, None] / 256).max() <= 1
 
 

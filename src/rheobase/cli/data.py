@@ -19,6 +19,7 @@ SensorOption = Annotated[str, typer.Option(help="Sensor of recordings that do no
 def register(app: typer.Typer) -> None:
     app.command()(data)
     app.command()(recording)
+    app.command()(pack)
 
 
 def data(
@@ -116,6 +117,20 @@ def _print_recording(file: Path, seen: "Summary", gap: float) -> None:
         console.print(f"  {seen.skipped['outside']} events are outside the sensor: a training would refuse this file")
     console.print(shaded(from_numpy(seen.picture.sum(0)).float().log1p()))
     console.print(f"{bars(seen.rates)}\n")
+
+
+def pack(
+    folder: Annotated[Path, typer.Argument(help="Folder of images, one sub-folder per class; or ImageNet's archives.")],
+    out: Annotated[Path, typer.Option(help="Folder for the shards; it is made.")],
+) -> None:
+    """Pack a folder of images into tar shards with an index: training reads them as they are, by `--data`."""
+    from rheobase.data.sets.folder import listings
+    from rheobase.data.shards import pack_with_progress
+
+    found = listings(folder)
+    shards = pack_with_progress(found, out)
+    train, test = (len(listing.labels) for listing in found[1:])
+    console.print(f"wrote {out}: {train} training and {test} test images of {len(found[0])} classes in {shards} shards")
 
 
 def _one_per_class(labels: "Tensor") -> "list[Tensor]":

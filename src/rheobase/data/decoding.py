@@ -8,6 +8,7 @@ import pickle
 import socket
 from collections.abc import Callable
 from contextlib import suppress
+from io import BytesIO
 from math import ceil
 from types import ModuleType
 from typing import NamedTuple
@@ -20,12 +21,25 @@ Box = tuple[float, float, float, float]  # left, top, right, bottom
 
 
 class Request(NamedTuple):
-    """`part` of the image (y, x, area, aspect: 0 to 1), or its centre, smaller than the shorter side by `margin`."""
+    """`part` of the image (y, x, area, aspect: 0 to 1), or its centre, smaller than the shorter side by `margin`.
+
+    The image is the file at `path`, or in a `span` of it: offset and number of bytes.
+    """
 
     path: str
     size: int
     margin: float
     part: list[float] | None
+    span: tuple[int, int] | None = None
+
+    def content(self) -> bytes:
+        """The encoded image."""
+        with open(self.path, "rb") as file:
+            if self.span is None:
+                return file.read()
+            offset, size = self.span
+            file.seek(offset)
+            return file.read(size)
 
 
 Decoder = Callable[[Request], bytes]
@@ -33,13 +47,13 @@ Decoder = Callable[[Request], bytes]
 
 def decode(request: Request) -> bytes:
     """Pixels [size, size, 3] of the image."""
-    path, size, margin, part = request
+    size, margin, part = request.size, request.margin, request.part
 
     def box(width: int, height: int) -> Box:
         return centre(width, height, margin) if part is None else random_part(width, height, *part)
 
     images = pillow()
-    with images.open(path) as image:
+    with images.open(request.path if request.span is None else BytesIO(request.content())) as image:
         left, top, right, bottom = box(*image.size)
         scale = size / min(right - left, bottom - top)
         # of a large JPEG fewer pixels are decoded, where enough are left of the part

@@ -3,11 +3,11 @@
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from rheobase.data.archives import Member, Place
 from rheobase.data.decoding import Decoder, Request, decode, pillow, pixels_of
 from rheobase.data.fingerprint import of_files
 from rheobase.data.workers import Workers, choose
@@ -23,7 +23,7 @@ class Files:
     decoded is replaced by the next one of its class, always the same.
     """
 
-    paths: Sequence[Path]
+    paths: Sequence[Place]
     labels: Tensor
     size: int
     margin: float = 256 / 224
@@ -31,7 +31,7 @@ class Files:
     """Makes the pixels [size, size, 3] of a request; processes find one of your own by name, in a plugin or module."""
     workers: Workers | None = None
     """Who decodes; by default chosen by the number of files, when the first are needed."""
-    damaged: set[Path] = field(default_factory=set, init=False)
+    damaged: set[Place] = field(default_factory=set, init=False)
     """Files that were replaced."""
 
     def __len__(self) -> int:
@@ -62,12 +62,14 @@ class Files:
 
         return finish
 
-    def _request(self, path: Path, part: list[float] | None) -> Request:
-        return Request(str(path), self.size, self.margin, part)
+    def _request(self, place: Place, part: list[float] | None) -> Request:
+        if isinstance(place, Member):
+            return Request(str(place.archive), self.size, self.margin, part, (place.offset, place.size))
+        return Request(str(place), self.size, self.margin, part)
 
     def _decoded_here(self, i: int, part: list[float] | None) -> bytearray:
         """Image `i`, or the one that takes its place; workers cannot tell which, nor damage from a missing file."""
-        problems: dict[Path, str] = {}
+        problems: dict[Place, str] = {}
         for path in self._of_the_class_from(i):
             try:
                 pixels = pixels_of(self._request(path, part), self.decode)
@@ -82,13 +84,13 @@ class Files:
         others = f", nor {len(problems) - 1} others of its class" if len(problems) > 1 else ""
         raise ValueError(f"cannot read the image {path}{others}: {problem}")
 
-    def _of_the_class_from(self, i: int) -> Iterator[Path]:
+    def _of_the_class_from(self, i: int) -> Iterator[Place]:
         yield self.paths[i]
         others = (self.labels == self.labels[i]).nonzero().flatten().tolist()
         at = others.index(i)
         yield from (self.paths[j] for j in others[at + 1 :] + others[:at])
 
-    def _tell(self, problems: dict[Path, str]) -> None:
+    def _tell(self, problems: dict[Place, str]) -> None:
         for path, problem in problems.items():
             if path not in self.damaged:
                 self.damaged.add(path)

@@ -3,9 +3,10 @@
 import hashlib
 import os
 from collections.abc import Sequence
-from pathlib import Path
 
 from torch import Tensor
+
+from rheobase.data.archives import Place, name_of, read, size_of
 
 # Of a set of many files the names of all count, but only the sizes and contents of some, taken evenly: looking at
 # more than a million files takes minutes on a network.
@@ -25,13 +26,13 @@ def fingerprint(*parts: Part) -> str:
     return digest.hexdigest()[:32]
 
 
-def of_files(paths: Sequence[Path], *more: Part) -> str:
+def of_files(paths: Sequence[Place], *more: Part) -> str:
     """Of the names of files, of sizes and contents of some, and of `more`; not of the folder they all lie in."""
-    names = [str(path) for path in paths]
+    names = [name_of(path) for path in paths]
     root = os.path.commonpath([min(names), max(names)]) if names else ""
     relative = "\0".join(name.removeprefix(root) for name in names)
-    sizes = [os.stat(name).st_size for name in _evenly(names, SIZES)]
-    return fingerprint(relative, sizes, *(_ends(name) for name in _evenly(names, CONTENTS)), *more)
+    sizes = [size_of(path) for path in _evenly(paths, SIZES)]
+    return fingerprint(relative, sizes, *(_ends(path) for path in _evenly(paths, CONTENTS)), *more)
 
 
 def _bytes(part: Part) -> tuple[bytes | memoryview, str]:
@@ -42,12 +43,9 @@ def _bytes(part: Part) -> tuple[bytes | memoryview, str]:
     return (part if isinstance(part, str) else repr(list(part))).encode(), "text"
 
 
-def _evenly(names: Sequence[str], number: int) -> list[str]:
-    return [names[i * len(names) // number] for i in range(number)] if len(names) > number else list(names)
+def _evenly(paths: Sequence[Place], number: int) -> list[Place]:
+    return [paths[i * len(paths) // number] for i in range(number)] if len(paths) > number else list(paths)
 
 
-def _ends(name: str) -> bytes:
-    with open(name, "rb") as file:
-        first = file.read(END)
-        file.seek(max(END, os.fstat(file.fileno()).st_size - END))
-        return first + file.read()
+def _ends(path: Place) -> bytes:
+    return read(path, 0, END) + read(path, max(END, size_of(path) - END))

@@ -1,4 +1,5 @@
-"""Images of your own: a folder with one sub-folder per class, or with `train` and `val` folders of that form.
+"""Images of your own: a folder with one sub-folder per class, or with `train` and `val` folders of that form; shards of
+it (`rheobase pack`); or the original archives of ImageNet.
 
 Small sets are decoded once and kept (`folder`); large ones are decoded batch by batch (`imagenet`).
 """
@@ -8,10 +9,12 @@ from pathlib import Path
 
 import torch
 
+from rheobase.data import ilsvrc, shards
 from rheobase.data.dataset import Dataset, Split, prefetch
 from rheobase.data.expectation import expecting
 from rheobase.data.files import SUFFIXES, Files
 from rheobase.data.folders import Classes, flat, split
+from rheobase.data.shards import Listing, Listings
 from rheobase.plugins import dataset
 
 IMAGENET_MEAN, IMAGENET_STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
@@ -51,10 +54,20 @@ def _decoded(files: Files) -> Split:
 
 def _split(folder: Path, size: int) -> tuple[tuple[str, ...], Files, Files]:
     """Names of the classes, and the files for training and testing."""
+    classes, train, test = listings(folder)
+    return classes, Files(train.places, train.labels, size), Files(test.places, test.labels, size)
+
+
+def listings(folder: Path) -> Listings:
+    """The classes in a folder, and where its images for training and testing are."""
+    if (folder / shards.INDEX).is_file():
+        return shards.read_index(folder / shards.INDEX)
+    if ilsvrc.is_here(folder):
+        return ilsvrc.listings(folder)
     train, test = split(folder, SUFFIXES, "images")
-    return tuple(train), _files(train, size), _files(test, size)
+    return tuple(train), _listing(train), _listing(test)
 
 
-def _files(classes: Classes, size: int) -> Files:
-    paths, labels = flat(classes)
-    return Files(paths, torch.tensor(labels), size)
+def _listing(classes: Classes) -> Listing:
+    places, labels = flat(classes)
+    return Listing(places, torch.tensor(labels))

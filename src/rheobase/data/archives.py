@@ -1,0 +1,95 @@
+"""Images inside tar archives, found by their place: nothing is unpacked."""
+
+import os
+import tarfile
+from collections.abc import Iterator
+from io import BytesIO, RawIOBase
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+
+class Member(NamedTuple):
+    """A file inside an archive: `size` bytes from byte `offset` on."""
+
+    archive: Path
+    name: str
+    offset: int
+    size: int
+
+    def __str__(self) -> str:
+        return f"{self.name} in {self.archive}"
+
+
+Place = Path | Member
+
+
+def name_of(place: Place) -> str:
+    return place.name if isinstance(place, Member) else str(place)
+
+
+def size_of(place: Place) -> int:
+    return place.size if isinstance(place, Member) else os.stat(place).st_size
+
+
+def read(place: Place, start: int = 0, length: int = -1) -> bytes:
+    """Up to `length` bytes from byte `start` on, or all of them."""
+    with open(place.archive if isinstance(place, Member) else place, "rb") as file:
+        first, size = (place.offset, place.size) if isinstance(place, Member) else (0, os.fstat(file.fileno()).st_size)
+        file.seek(first + start)
+        rest = max(0, size - start)
+        return file.read(rest if length < 0 else min(length, rest))
+
+
+def members(archive: Path, inside: Member | None = None) -> Iterator[Member]:
+    """The files in a tar archive, or in the one that lies `inside` it, in their order."""
+    with open(archive, "rb") as file:
+        source: BinaryIO = file if inside is None else _Part(file, inside)  # type: ignore[assignment]
+        begin = 0 if inside is None else inside.offset
+        try:
+            with tarfile.open(fileobj=source, mode="r:") as tar:
+                while (entry := tar.next()) is not None:
+                    tar.members = []  # type: ignore[attr-defined]  # it would keep a million of them
+                    if entry.isreg() and not entry.issparse():
+                        yield Member(archive, entry.name, begin + entry.offset_data, entry.size)
+        except tarfile.TarError as error:
+            raise ValueError(f"{inside or archive}: not a whole tar archive ({error}); get it again") from None
+
+
+class _Part(RawIOBase):
+    """The bytes of a member as a file of its own."""
+
+    def __init__(self, file: BinaryIO, member: Member) -> None:
+        self.file, self.member, self.at = file, member, 0
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
+        self.at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self.at, os.SEEK_END: self.member.size}[whence]
+        return self.at
+
+    def tell(self) -> int:
+        return self.at
+
+    def read(self, size: int = -1, /) -> bytes:
+        rest = max(0, self.member.size - self.at)
+        self.file.seek(self.member.offset + self.at)
+        found = self.file.read(rest if size < 0 else min(size, rest))
+        self.at += len(found)
+        return found
+
+
+class Writer:
+    """A tar archive of plain files, the same bytes whenever it is written."""
+
+    def __init__(self, path: Path) -> None:
+        self.tar = tarfile.open(path, "w", format=tarfile.PAX_FORMAT)  # noqa: SIM115 (closed by `close`)
+        self.bytes = 0
+
+    def add(self, name: str, content: bytes) -> int:
+        """Add a file; return the offset of its content."""
+        entry = tarfile.TarInfo(name)
+        entry.size = len(content)
+        self.tar.addfile(entry, BytesIO(content))
+        self.bytes = self.tar.offset
+        return self.bytes - -(-len(content) // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
+
+    def close(self) -> None:
+        self.tar.close()

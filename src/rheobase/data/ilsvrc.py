@@ -1,0 +1,73 @@
+"""The original archives of ImageNet (ILSVRC 2012), as they are: images are read by their place in them."""
+
+import hashlib
+import tarfile
+from io import BytesIO
+from pathlib import Path
+
+import torch
+
+from rheobase.data.archives import Member, members
+from rheobase.data.cache import folder as cache_folder
+from rheobase.data.shards import Listing, Listings, read_index, write_index
+from rheobase.extras import need
+
+TRAIN, TEST, KIT = "ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar", "ILSVRC2012_devkit_t12.tar.gz"
+TRUTH = "ILSVRC2012_devkit_t12/data/ILSVRC2012_validation_ground_truth.txt"
+META = "ILSVRC2012_devkit_t12/data/meta.mat"
+
+
+def is_here(folder: Path) -> bool:
+    return (folder / TRAIN).is_file()
+
+
+def listings(folder: Path) -> Listings:
+    """Classes by their WordNet numbers, in order. Looking through the archives takes minutes, once."""
+    if missing := [name for name in (TEST, KIT) if not (folder / name).is_file()]:
+        raise ValueError(f"{folder} has {TRAIN}, but not {missing[0]}; put it there too")
+    paths = [folder / name for name in (TRAIN, TEST, KIT)]
+    stamps = [(str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
+    kept = cache_folder() / f"ilsvrc-{hashlib.sha256(repr(stamps).encode()).hexdigest()[:20]}.safetensors"
+    if not kept.exists():
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        write_index(kept, _looked_up(*paths))
+    return read_index(kept)
+
+
+def _looked_up(train: Path, test: Path, kit: Path) -> Listings:
+    archives = {Path(member.name).stem: member for member in members(train) if member.name.endswith(".tar")}
+    classes = tuple(sorted(archives))
+    if not classes:
+        raise ValueError(f"{train} has no archives of classes (n01440764.tar and so on); get it again")
+    inside: list[tuple[int, Member]] = []
+    for label, name in enumerate(classes):
+        found = sorted(members(train, archives[name]), key=lambda member: member.name)
+        inside += [(label, member._replace(name=f"train/{name}/{member.name}")) for member in found]
+    pictures, truth = sorted(members(test), key=lambda member: member.name), _truth(kit)
+    if len(truth) != len(pictures) or not set(truth) <= set(classes):
+        raise ValueError(f"{kit} does not have the classes of the {len(pictures)} images in {test}; get both again")
+    held = [
+        (classes.index(name), member._replace(name=f"val/{name}/{member.name}"))
+        for name, member in zip(truth, pictures, strict=True)
+    ]
+    held.sort(key=lambda pair: pair[0])
+    return classes, _listing(inside), _listing(held)
+
+
+def _listing(pairs: list[tuple[int, Member]]) -> Listing:
+    return Listing([member for _, member in pairs], torch.tensor([label for label, _ in pairs]))
+
+
+def _truth(kit: Path) -> list[str]:
+    """The class of every validation image, in the order of their names."""
+    scipy = need("scipy.io", "reading the classes of ImageNet's validation images")
+    try:
+        with tarfile.open(kit) as tar:
+            numbers, meta = (tar.extractfile(name) for name in (TRUTH, META))
+            assert numbers is not None
+            assert meta is not None
+            rows = scipy.loadmat(BytesIO(meta.read()), squeeze_me=True)["synsets"]
+            names = {int(row["ILSVRC2012_ID"]): str(row["WNID"]) for row in rows}
+            return [names[int(line)] for line in numbers.read().split()]
+    except (tarfile.TarError, KeyError, ValueError, OSError, AssertionError) as error:
+        raise ValueError(f"{kit}: not the development kit of ILSVRC 2012 ({error}); get it again") from None

@@ -1,0 +1,152 @@
+"""Large sets of image files in a few tar archives with an index: fast to copy, and read by offset in any order.
+
+A shard is a plain tar archive. Every image has its class number beside it (`cat/tom.jpg`, `cat/tom.cls`), as
+webdataset expects it. The index is written last: without it there is no data set.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import count
+from json import JSONDecodeError, dumps, loads
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.progress import Progress
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from rheobase.data.archives import Member, Place, Writer, name_of, read
+from rheobase.files import atomic_write
+
+INDEX = "index.safetensors"
+SHARD = 2**28  # bytes after which a new one begins
+VERSION = 1
+SPLITS = ("train", "val")
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The images of one split: where they are, and their classes by number."""
+
+    places: Sequence[Place]
+    labels: Tensor
+
+
+Listings = tuple[tuple[str, ...], Listing, Listing]  # names of the classes, training images, test images
+
+
+def pack(found: Listings, out: Path, *, shard: int = SHARD, done: Callable[[int], None] = lambda _: None) -> int:
+    """Write the images of a data set as shards to the folder `out`; return how many shards there are.
+
+    `done` hears of every image how many bytes it had.
+    """
+    if out.exists() and (not out.is_dir() or (out / INDEX).exists()):
+        raise ValueError(f"{out} is not an empty folder; choose another one")
+    out.mkdir(parents=True, exist_ok=True)
+    classes, *listings = found
+    packed, shards = [], 0
+    for split, listing in zip(SPLITS, listings, strict=True):
+        places = list(_written(split, classes, listing, out, shard, done))
+        packed.append(Listing(places, listing.labels))
+        shards += len({place.archive for place in places})
+    write_index(out / INDEX, (classes, packed[0], packed[1]))
+    return shards
+
+
+def _written(
+    split: str, classes: Sequence[str], listing: Listing, out: Path, limit: int, done: Callable[[int], None]
+) -> Iterable[Member]:
+    numbers, taken = count(), set[str]()
+    pairs = iter(zip(listing.places, listing.labels.tolist(), strict=True))
+    waiting = next(pairs, None)
+    while waiting is not None:
+        path = out / f"{split}-{next(numbers):05d}.tar"
+        with atomic_write(path) as part, closing(Writer(part)) as writer:
+            while waiting is not None and writer.bytes < limit:
+                place, label = waiting
+                original = PurePosixPath(name_of(place).replace("\\", "/"))
+                key = _key(f"{split}/{classes[label]}/{original.stem}", taken)
+                content = read(place)
+                offset = writer.add(f"{key}{original.suffix}", content)
+                writer.add(f"{key}.cls", str(label).encode())
+                yield Member(path, f"{split}/{classes[label]}/{original.name}", offset, len(content))
+                done(len(content))
+                waiting = next(pairs, None)
+
+
+def _key(name: str, taken: set[str]) -> str:
+    """A name without a dot in its last part, at which webdataset would cut it; and a new one."""
+    folder, _, stem = name.rpartition("/")
+    plain = f"{folder}/{stem.replace('.', '_')}"
+    key = next(k for k in (plain, *(f"{plain}-{i}" for i in range(2, len(taken) + 3))) if k not in taken)
+    taken.add(key)
+    return key
+
+
+def write_index(path: Path, found: Listings) -> None:
+    """Keep where the images of archives are; archives are named from the folder of the index on."""
+    classes, *listings = found
+    tensors: dict[str, Tensor] = {}
+    archives: list[str] = []
+    for split, listing in zip(SPLITS, listings, strict=True):
+        places = [place for place in listing.places if isinstance(place, Member)]
+        names = [str(place.archive) for place in places]
+        archives += sorted(set(names) - set(archives))
+        numbers = {name: i for i, name in enumerate(archives)}
+        tensors[f"{split}.archive"] = torch.tensor([numbers[name] for name in names])
+        tensors[f"{split}.offset"] = torch.tensor([place.offset for place in places])
+        tensors[f"{split}.size"] = torch.tensor([place.size for place in places])
+        tensors[f"{split}.label"] = listing.labels
+        joined = "\0".join(place.name for place in places).encode()
+        tensors[f"{split}.names"] = torch.frombuffer(bytearray(joined), dtype=torch.uint8)
+    relative = [_relative(Path(archive), path.parent) for archive in archives]
+    about = {"about": dumps({"version": VERSION, "classes": classes, "archives": relative})}
+    with atomic_write(path) as part:
+        save_file(tensors, part, about)
+
+
+def _relative(archive: Path, folder: Path) -> str:
+    return archive.name if archive.parent == folder else str(archive.resolve())
+
+
+def read_index(path: Path) -> Listings:
+    """What `write_index` wrote; a ValueError if the archives are not as it says."""
+    try:
+        with safe_open(path, "pt") as file:
+            about: dict[str, Any] = loads((file.metadata() or {})["about"])
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no dict)
+        if about["version"] != VERSION:
+            raise ValueError(f"{path} is of another version of rheobase; pack the images again")
+        classes = tuple(map(str, about["classes"]))
+        archives = [path.parent / str(name) for name in about["archives"]]
+        train, test = (_listing(split, tensors, archives, len(classes)) for split in SPLITS)
+    except OSError as error:
+        raise ValueError(f"cannot read {path}: {error.strerror or error}; pack the images again") from None
+    except (SafetensorError, JSONDecodeError, KeyError, TypeError, IndexError, RuntimeError, UnicodeDecodeError):
+        raise ValueError(f"{path} is damaged; pack the images again") from None
+    return classes, train, test
+
+
+def _listing(split: str, tensors: dict[str, Tensor], archives: Sequence[Path], classes: int) -> Listing:
+    number, offset, size, label = (tensors[f"{split}.{name}"].long() for name in ("archive", "offset", "size", "label"))
+    ends = torch.tensor([archive.stat().st_size for archive in archives])
+    bounds = ((number, len(archives)), (label, classes), (offset, 2**62), (size, 2**62))
+    if not all(((values >= 0) & (values < limit)).all() for values, limit in bounds):
+        raise IndexError
+    if len(beyond := (offset + size > ends[number]).nonzero()):
+        raise ValueError(f"{archives[int(number[beyond[0, 0]])]} is shorter than its index says; copy it again")
+    names = bytes(tensors[f"{split}.names"].tolist()).decode().split("\0") if len(label) else []
+    rows = zip(number.tolist(), names, offset.tolist(), size.tolist(), strict=True)
+    return Listing([Member(archives[i], name, o, s) for i, name, o, s in rows], label)
+
+
+def pack_with_progress(found: Listings, out: Path) -> int:
+    """`pack`, with a bar on the terminal."""
+    images = sum(len(listing.labels) for listing in found[1:])
+    with Progress(console=Console(stderr=True), disable=not Console(stderr=True).is_terminal) as progress:
+        task = progress.add_task("packing", total=images)
+        return pack(found, out, done=lambda _: progress.advance(task))
