@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rheobase.cli.common import PluginOption, console, table
+from rheobase.cli.common import PluginOption, command_line, console, print_next, table
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -28,6 +28,7 @@ def data(
     """Prepare a data set, verify it and show what is there."""
     from rheobase.data import load
     from rheobase.data.eventset import EventDataset
+    from rheobase.recipes import RECIPES, get
     from rheobase.report.shades import shaded
 
     found = load(name, root, size=size, timesteps=timesteps, download=download)
@@ -54,6 +55,11 @@ def data(
         image = found.train.read(index[None])[0].float()
         console.print(f"\n{info.classes[int(found.train.labels[index])]}")
         console.print(shaded(image.flatten(0, -3).mean(0)))
+    trained_by = [recipe for recipe in map(get, RECIPES) if recipe.data == name]
+    if trained_by:
+        chosen = trained_by[0]
+        sized = ("--set", f"image_size={size}") if size not in (0, chosen.image_size) else ()
+        print_next((command_line("train", chosen.name, *sized, data=root), "train a network on it"))
 
 
 def _one_per_class(labels: "Tensor") -> "list[Tensor]":

@@ -25,21 +25,23 @@ def folder(path: Path, *, size: int = 0) -> Dataset:
     """All images, resized to `size`, in memory; normalisation follows from the training images."""
     if size < 1:
         raise ValueError(
-            "data set 'folder' needs a size for its images; give one, 32 for example (train: --set image_size=32)"
+            "data set 'folder' needs a size for its images, 32 for example: add --size 32 to `rheobase data`, "
+            "--set image_size=32 to `rheobase train`"
         )
-    classes, train, test = _split(path, size)
+    classes, train, test, held_out = _split(path, size)
     needed = (len(train) + len(test)) * 3 * size**2
     if needed > LIMIT:
         raise ValueError(f"the images in {path} take {needed / 2**30:.0f} GiB at size {size}; use --set data=imagenet")
-    return Dataset.of("folder", _decoded(replace(train, margin=1.0)), _decoded(replace(test, margin=1.0)), classes)
+    own, other = _decoded(replace(train, margin=1.0)), _decoded(replace(test, margin=1.0))
+    return Dataset.of("folder", own, other, classes, held_out=held_out)
 
 
 @dataset
-@expecting(classes=1000, channels=3, size=224)
+@expecting(classes=1000, channels=3, size=224, images=1_281_167)
 def imagenet(path: Path, *, size: int = 224) -> Dataset:
     """Images decoded batch by batch, normalised as usual for ImageNet."""
-    classes, train, test = _split(path, size)
-    return Dataset.of("imagenet", train, test, classes, mean=IMAGENET_MEAN, std=IMAGENET_STD)
+    classes, train, test, held_out = _split(path, size)
+    return Dataset.of("imagenet", train, test, classes, mean=IMAGENET_MEAN, std=IMAGENET_STD, held_out=held_out)
 
 
 def _decoded(files: Files) -> Split:
@@ -49,22 +51,22 @@ def _decoded(files: Files) -> Split:
     return Split(images, files.labels)
 
 
-def _split(folder: Path, size: int) -> tuple[tuple[str, ...], Files, Files]:
-    """Names of the classes, and the files for training and testing."""
+def _split(folder: Path, size: int) -> tuple[tuple[str, ...], Files, Files, int]:
+    """Names of the classes, the files for training and testing, and every which image is held out for the latter."""
     if not folder.is_dir():
         raise ValueError(f"{folder} is not a folder; give one with a sub-folder of images per class")
     if (folder / "train").is_dir() and (folder / "val").is_dir():
-        train, test = _list(folder / "train"), _list(folder / "val")
+        train, test, held_out = _list(folder / "train"), _list(folder / "val"), 0
         if train.keys() != test.keys():
             different = ", ".join(sorted(train.keys() ^ test.keys())[:5])
             raise ValueError(f"train and val in {folder} have different classes: {different}")
     else:
-        files = _list(folder)
+        files, held_out = _list(folder), HELD_OUT
         train = {name: [p for i, p in enumerate(paths, 1) if i % HELD_OUT] for name, paths in files.items()}
         test = {name: paths[HELD_OUT - 1 :: HELD_OUT] for name, paths in files.items()}
         if not any(test.values()):
             raise ValueError(f"{folder} needs at least {HELD_OUT} images in a class, or folders train and val")
-    return tuple(train), _files(train, size), _files(test, size)
+    return tuple(train), _files(train, size), _files(test, size), held_out
 
 
 def _list(folder: Path) -> dict[str, list[Path]]:
