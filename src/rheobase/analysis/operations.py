@@ -167,7 +167,7 @@ def operations(network: Network, images: Tensor, timesteps: int | None = None) -
         neuron_updates=updates,
         activation_sparsity=1 - fired / updates if updates else 0.0,
         parameters=sum(p.numel() for p in network.parameters()),
-        connection_sparsity=sum(int((p == 0).sum()) for p in weights) / total,
+        connection_sparsity=sum(int((p == 0).sum()) for p in weights) / max(1, total),
         footprint=footprint,
     )
 

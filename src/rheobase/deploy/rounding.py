@@ -10,7 +10,7 @@ from torch import Tensor
 
 LARGEST = 127
 GROUP = 1024  # weights of an output that make good for each other
-DAMPING = 0.01  # of the mean square of the inputs: correlations that a few samples show are not trusted
+DAMPING, DOUBT = 0.01, 0.1  # in mean squares of the inputs: correlations that few samples show are not trusted
 
 
 def rounded(weight: Tensor, inputs: Tensor) -> Tensor:
@@ -21,7 +21,8 @@ def rounded(weight: Tensor, inputs: Tensor) -> Tensor:
 
 def _rounded(weight: Tensor, inputs: Tensor) -> Tensor:
     moments = inputs.T @ inputs / len(inputs)
-    moments.diagonal().add_(DAMPING * moments.diagonal().mean().item() or 1.0)
+    damping = DAMPING + DOUBT * weight.shape[1] / len(inputs)
+    moments.diagonal().add_(damping * moments.diagonal().mean().item() or 1.0)
     # row j says how an error of weight j is best spread over the weights behind it
     spread = torch.linalg.cholesky(torch.cholesky_inverse(torch.linalg.cholesky(moments)), upper=True)
     result = torch.empty_like(weight)

@@ -21,7 +21,7 @@ from rheobase.train.runs import Run, load_network
 from rheobase.train.switches import cudnn
 
 LOSS, LOSS_INT8 = 0.0005, 0.003  # of accuracy
-CHANCE = 0.1  # what is less likely is not put down to it
+CHANCE = 0.1  # a loss that is less likely than this among equal networks is not put down to chance
 SAME_PREDICTIONS = 0.99
 SAME_LOGITS = 1e-4  # float32 weights, run in double precision
 
@@ -74,12 +74,17 @@ class Verification:
         return self.integer and self.simulated_alike
 
     @property
+    def by_chance(self) -> bool:
+        """Whether equal networks would often lose as many of the images on which the two differ (the sign test)."""
+        changed = self.lost + self.won
+        return sum(comb(changed, k) for k in range(self.lost, changed + 1)) / 2**changed > CHANCE
+
+    @property
     def verdict(self) -> str:
         if not self.passed and self.only_rounded:
-            limit = int(LOSS_INT8 * self.images)
-            what = f"{self.lost - self.won} of {self.images} test images fewer ({self.lost} lost, {self.won} won)"
-            chance = ", which can be chance" if _by_chance(self.lost, self.won) > CHANCE else ""
-            return f"less accurate than the trained network: {what}{chance}; {limit} may be"
+            fewer = f"{self.lost - self.won} of {self.images} test images fewer ({self.lost} lost, {self.won} won)"
+            chance = ", which can be chance: measure it on more images" if self.by_chance else ""
+            return f"less accurate than the trained network: {fewer}{chance}"
         if not self.passed:
             return "NOT the same network"
         same_spikes = self.agreement.layers and not any(self.agreement.layers.values())
@@ -95,12 +100,6 @@ class Comparison:
     images: int
     different: int  # spikes
     logits: float  # largest difference, in parts of the largest logit
-
-
-def _by_chance(lost: int, won: int) -> float:
-    """How likely equal networks that differ on so many images lose at least as many of them (the sign test)."""
-    changed = lost + won
-    return sum(comb(changed, k) for k in range(lost, changed + 1)) / 2**changed
 
 
 @torch.no_grad()
