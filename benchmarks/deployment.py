@@ -17,13 +17,12 @@ from rheobase.data.feed import Feed, first_images
 from rheobase.deploy.agreement import record
 from rheobase.deploy.formats import nir
 from rheobase.deploy.network import Network
-from rheobase.deploy.quantize import quantize
-from rheobase.tasks.export import calibration_images
+from rheobase.tasks.export import quantized
 from rheobase.tasks.open import folded, open_file
-from rheobase.tasks.verify import LOSS, LOSS_INT8, accuracy, verify
+from rheobase.tasks.verify import LOSS, LOSS_INT8, recognised, verify
 from rheobase.train import choose_device
 from rheobase.train.record import write_result
-from rheobase.train.runs import Run
+from rheobase.train.runs import Run, load_network
 from rheobase.train.switches import cudnn
 
 
@@ -32,24 +31,28 @@ def measure(run: Run, data: Path | None, device: torch.device, images: int, simu
     dataset, timesteps = run.open_data(data), recipe.timesteps
     _, network = folded(run)
     shape = run.data.shape
-    versions: dict[str, Network] = {"folded": network, "int8": quantize(network, calibration_images(dataset, recipe))}
+    integer = quantized(network, dataset, recipe)
+    versions: dict[str, Network] = {"folded": network, "int8": integer}
 
     x = first_images(dataset, recipe, images, torch.float64)[0]
-    trained: float | None = None
+    with cudnn(allow_tf32=False):
+        batches = Feed(dataset, recipe, device, torch.float32).testing()
+        right = recognised(load_network(run).to(device, torch.float32), batches, timesteps)
+    trained = float(right.double().mean())
     result: dict[str, Any] = {}
     with TemporaryDirectory() as folder:
         for name, version in versions.items():
             dtype = torch.float64 if name == "int8" else torch.float32
             path = Path(folder) / f"{name}.nir"
             nir.write(version, path, shape)
-            found = verify(path, run, data=data, images=images, simulated=simulated, device=device, trained=trained)
-            trained = found.trained
+            found = verify(path, run, data=data, images=images, simulated=simulated, device=device, right=right)
             result.setdefault("trained", {"accuracy": trained})
             if found.integer and torch.equal(*(record(n, x, timesteps).logits for n in (version, open_file(path)))):
                 own = found.deployed  # integers know no rounding: what is equal here is equal everywhere
             else:
                 with cudnn(allow_tf32=False):
-                    own = accuracy(version.to(device, dtype), Feed(dataset, recipe, device, dtype).testing(), timesteps)
+                    batches = Feed(dataset, recipe, device, dtype).testing()
+                    own = float(recognised(version.to(device, dtype), batches, timesteps).double().mean())
             result[name] = {"accuracy": own, "agreement": asdict(found.agreement)}
             result[f"{name} file"] = {
                 "accuracy": found.deployed,

@@ -1,10 +1,13 @@
+from dataclasses import replace
+
 import pytest
 import torch
 
 from rheobase.analysis.operations import Operations, operations
 from rheobase.analysis.sizes import synapses
 from rheobase.deploy import fold
-from rheobase.deploy.network import LIF, Network, Scale, linear
+from rheobase.deploy.lower import diagonal
+from rheobase.deploy.network import INPUT, LIF, Network, Scale, linear
 from rheobase.models import build
 from tests.deploy.networks import images, tiny
 
@@ -33,15 +36,17 @@ def test_counts_by_hand() -> None:
     network, x = by_hand()
     found = operations(network, x, 5)
     conv, decode = found.layers
-    assert (conv.fed_by, conv.dense, conv.effective, conv.bias) == ("image", 32, 5 * 6, 5 * 32)
+    assert (conv.fed_by, conv.dense, conv.bias) == ("image", 32, 5 * 32)
+    assert (conv.additions, conv.multiplications) == (5 * 4, 5 * 2)  # two values of one, another, two channels
     assert (decode.fed_by, decode.dense) == ("averages", 24)
-    assert (decode.effective, decode.from_spikes) == (5 * 3, 5 * 2 * 3)  # one average of two spikes
+    assert (decode.multiplications, decode.from_spikes) == (5 * 3, 5 * 2 * 3)  # one average of two spikes
     assert found.neuron_updates == 5 * 32
     assert found.activation_sparsity == pytest.approx(1 - 2 / 32)
-    assert found.count() == (0, 5 * (32 + 24))
-    assert found.count(fold_pooling=True) == (30, 5 * 32)
-    assert found.count(encode_once=True) == (0, 32 + 5 * 24)
-    assert found.energy(mac=2.0, addition=1.0) == pytest.approx(2 * 5 * 56e-12)
+    assert found.count() == (20, 25)
+    assert found.count(fold_pooling=True) == (20 + 30, 10)
+    assert found.count(encode_once=True) == (4, 2 + 15)
+    assert found.without_spikes == 5 * (32 + 24)
+    assert found.energy(mac=2.0, addition=1.0) == pytest.approx((2 * 25 + 20) * 1e-12)
     assert found.dense_energy(mac=2.0) == pytest.approx(2 * 56e-12)
     names = found.neurobench()
     assert (names["Effective_MACs"], names["Effective_ACs"], names["Dense"]) == (45, 0, 5 * 56)
@@ -74,7 +79,40 @@ def test_counts_of_a_network_by_brute_force(global_pool: bool) -> None:
 
 def test_sequences_cost_the_same_as_images_shown_again() -> None:
     network, x = fold(tiny()), images(3, 2, 7)
-    assert operations(network, x, 4) == operations(network, x.expand(4, *x.shape))
+    shown, sequence = operations(network, x, 4), operations(network, x.expand(4, *x.shape))
+    assert replace(shown, repeated=False) == sequence
+    assert shown.count(encode_once=True) != shown.count()
+    assert sequence.count(encode_once=True) == sequence.count()  # no step is like the one before
+
+
+def test_weights_of_zero_are_no_synapses() -> None:
+    network, x = by_hand()
+    with torch.no_grad():
+        network.nodes["conv"].weight[1] = 0
+        network.nodes["decode"].weight[:2] = 0
+    conv, decode = operations(network, x, 5).layers
+    assert (conv.dense, conv.additions, conv.multiplications) == (16, 5 * 2, 5)
+    assert (decode.dense, decode.multiplications, decode.from_spikes) == (8, 5, 5 * 2)
+
+
+def test_a_diagonal_convolution_counts_as_the_scale_that_it_is() -> None:
+    scale = Scale(torch.tensor([0.5, -1.0, 2.0]), None)
+    x = (torch.rand(2, 4, 3, 5, 6) < 0.3).double()
+    as_scale, as_convolution = (
+        operations(Network({"only": node}, {"only": [INPUT]}), x).layers for node in (scale, diagonal(scale))
+    )
+    assert as_scale == as_convolution
+    assert as_scale[0].additions == x.sum() / 4
+
+
+def test_grouped_convolutions_by_brute_force() -> None:
+    conv = torch.nn.Conv2d(4, 6, 3, groups=2, padding=1, stride=2, bias=False).double()
+    x = torch.randint(0, 3, (2, 3, 4, 5, 7)).double()
+    (found,) = operations(Network({"only": conv}, {"only": [INPUT]}), x).layers
+    ones = torch.ones_like(conv.weight)
+    for count, mask in ((found.additions, x == 1), (found.multiplications, x > 1)):
+        expected = torch.nn.functional.conv2d(mask.double().flatten(0, 1), ones, None, 2, 1, groups=2).sum() / 3
+        assert count == pytest.approx(float(expected))
 
 
 def test_dense_counts_are_those_of_the_shapes() -> None:
@@ -88,7 +126,7 @@ def test_dense_counts_are_those_of_the_shapes() -> None:
 
 
 def test_silent_networks_cost_no_additions() -> None:
-    nothing = Operations(3, 1, [], 0, 1.0, 0, 0.0, 0)
+    nothing = Operations(3, 1, True, [], 0, 1.0, 0, 0.0, 0)
     assert nothing.count() == (0, 0)
 
 

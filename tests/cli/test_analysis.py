@@ -120,12 +120,12 @@ def test_tables_compare_runs_with_the_paper(tmp_path: Path) -> None:
 
 def test_what_table_6_says_at_the_steps_of_the_paper_and_at_others() -> None:
     layers = [
-        LayerOperations("stem", "image", 3.5e6, 0, 0, 0),
-        LayerOperations("body", "spikes", 2.0e9, 1.2e9, 1.2e9, 0),
-        LayerOperations("head.hidden", "averages", 2.1e6, 0, 0, 0),
+        LayerOperations("stem", "image", 3.5e6, 0, 0, 0, 0),
+        LayerOperations("body", "spikes", 2.0e9, 1.2e9, 0, 1.2e9, 0),
+        LayerOperations("head.hidden", "averages", 2.1e6, 9, 0, 0, 0),
     ]
     for timesteps, expected in ((6, "Both take 6 steps"), (3, "we 3 (a factor of 0.5)")):
-        counted = Operations(timesteps, 1, layers, 0, 0, 0, 0, 0)
+        counted = Operations(timesteps, 1, True, layers, 0, 0, 0, 0, 0)
         difference, multiplications = inference.beside_the_paper((1.8e9, 3.4e7, 2.2e9), counted)
         assert expected in difference
         assert f"0.150 do so at a step in the paper and {1.2 / 2 / timesteps:.3f} here" in difference

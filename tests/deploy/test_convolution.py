@@ -92,3 +92,12 @@ def test_integers_are_exact_where_winograds_method_would_round():
     conv = convolution(weight, None, stride=(1, 1), padding=(1, 1), dilation=(1, 1))
     assert conv._small_integers(x)
     assert torch.equal(conv(x), torch.conv2d(x, weight, padding=1))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_single_output_channel_is_summed_right(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    weight = torch.randint(-127, 128, (1, 3, 16, 16)).to(dtype)
+    x = (torch.rand(2, 3, 16, 16) < 0.3).to(dtype)
+    found = convolution(weight, None)(x.contiguous(memory_format=torch.channels_last))
+    assert torch.equal(found.flatten(), (x * weight).flatten(1).sum(1))

@@ -33,3 +33,15 @@ def test_scales_are_applied_whoever_does_it(last: str, v_th: list[float], fracti
     assert name == "synapse"
     assert torch.equal(network(x), expected.flatten(2))
     assert 0.1 < dict(network.run(x))["neurons"].mean() < 0.9
+
+
+def test_a_state_of_another_batch_or_network_is_refused() -> None:
+    network = _network("neurons", torch.tensor([0.4, 0.4, 0.4]))
+    one, two = torch.randn(1, 3, 6, 7, dtype=torch.float64), torch.randn(2, 3, 6, 7, dtype=torch.float64)
+    _, state = network.step(one)
+    with pytest.raises(ValueError, match=r"^the state of 'neurons' has the shape \[1, 3, 6, 7\], this step needs"):
+        network.step(two, state)
+    with pytest.raises(ValueError, match="the state has no potential of 'neurons'"):
+        network.step(one, {})
+    logits, _ = network.step(one, state)
+    assert logits.shape == (1, 5 * 6 * 7)

@@ -88,7 +88,7 @@ def test_every_version_fires_the_same_spikes(tmp_path_factory, drawn, form):
     assert_same(rheobase_nir.load(path))
     assert_simulated(path, x, timesteps, expected)
 
-    integer = quantize(network, x)
+    integer = quantize(network, x, timesteps)
     rheobase_nir.write(integer, path, shape)
     assert_simulated(path, x, timesteps, record(integer, x, timesteps))
 

@@ -71,9 +71,9 @@ def test_counts_by_hand():
     x[0, 2, 2] = x[1, 2, 2] = 1
     done = simulate.simulate(one_synapse(weight, [0, 0], **options), x, 3).operations["synapse"]
     assert (done.additions, done.multiplications) == (3 * 27, 0)
-    # a corner is reached by 4 places of the kernel; one bias that is not zero; values other than 1 multiply
+    # a corner is reached by 4 places of the kernel; one bias that is not zero; values other than 1 multiply, each alone
     x = np.zeros((2, 5, 5))
-    x[1, 0, 0] = 0.5
+    x[1, 0, 0], x[1, 4, 4] = 0.5, 1
     done = simulate.simulate(one_synapse(weight, [0, 0.5], **options), x, 1).operations["synapse"]
     assert (done.additions, done.multiplications) == (4 * 2 + 25, 8)
 

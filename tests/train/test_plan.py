@@ -1,6 +1,7 @@
 """Predictions against what a real step on this machine keeps and makes."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 import torch
 
 from rheobase import recipes
+from rheobase.data import expected
 from rheobase.models import resnet8
 from rheobase.recipes import Recipe
 from rheobase.train import plan
@@ -111,3 +113,32 @@ def test_unknown_data() -> None:
 def test_sequences_and_large_images(name: str) -> None:
     r = recipes.get(name).changed(["timesteps=2"])
     assert plan.tensor_bytes(r, 2) > 4 * 3 * 1.8e6
+
+
+def test_times_add_up_to_the_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step takes 2 s per timestep and 6 images here, so that all can be computed by hand."""
+    monkeypatch.setattr(plan, "step_seconds", lambda r, data, device, seconds: 2.0 * r.timesteps * r.batch_size / 6)
+    info = replace(expected("digits"), images=60)
+    phases = recipe("epochs=5", "timesteps=4", "short_timesteps=1", "short_epochs=2")
+    found = plan.times(phases, info)
+    assert (found.step, found.epoch, found.recipe) == (8.0, 80.0, 3 * 80.0 + 2 * 20.0)
+    few = plan.times(phases, replace(info, images=3))  # less than a batch
+    assert (few.step, few.epoch) == (4.0, 4.0)
+    unknown = plan.times(phases, replace(info, images=0))
+    assert (unknown.step, unknown.epoch, unknown.recipe) == (8.0, None, None)
+
+
+@pytest.mark.parametrize("name", ["demo", "digits_dvs"])
+def test_a_timed_step_leaves_no_trace(name: str) -> None:
+    chosen = recipes.get(name).changed(["batch_size=6", "average=0.9"])
+    torch.manual_seed(3)
+    before = torch.random.get_rng_state()
+    assert plan.step_seconds(chosen, expected(chosen.data), torch.device("cpu"), seconds=0.0) > 0
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"), [(0.0312, "0.031 s"), (45, "45 s"), (240, "4 min"), (5400, "1.5 h"), (1e6, "12 days")]
+)
+def test_durations_in_words(seconds: float, words: str) -> None:
+    assert plan.duration(seconds) == words

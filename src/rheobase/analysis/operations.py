@@ -1,19 +1,26 @@
 """Additions and multiplications of one inference, layer by layer, from measured spikes of a folded network (Table 6).
 
-A spike that reaches a synapse costs an addition; a value that is no spike (pixel, average) a multiplication and an
-addition. Two points are conventions, and both ways are counted:
-- a layer behind average pooling is fed by averages: multiplications as the paper counts, or, with the scale of the
-  pooling folded into its weights, one addition per spike in the window and weight;
-- the encoding layer sees the same image at every step: computed once, or at every step as the paper counts.
+There is one way to count, for `report`, `analyze`, `verify` and Table 6. An input of zero costs nothing, and a weight
+of zero is no synapse. An input of one (a spike, a single event) costs an addition at every synapse that it reaches, any
+other value (a pixel, an average, several events) a multiplication, whose own addition is not counted again. Biases and
+updates of neurons are counted apart. It is done in double precision, so that everybody sees the same spikes.
+
+Two points are conventions, and both ways are counted:
+- a layer behind average pooling is fed by averages: multiplications, or, with the scale of the pooling folded into its
+  weights, one addition per spike in the window and weight;
+- the encoding layer sees the same image at every step: computed at every step, as the paper counts, or once.
 """
 
+import copy
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
+from rheobase import functional
 from rheobase.deploy.network import INPUT, LIF, Network, Scale
 
+IMAGES = 8  # of the test images, the first: enough for three digits, and the same for everybody
 MAC_PICOJOULE, ADDITION_PICOJOULE = 4.6, 0.9  # float32 in 45 nm (Horowitz 2014)
 
 
@@ -26,18 +33,27 @@ class LayerOperations:
     """"spikes", "averages" or "image"."""
     dense: float
     """Multiply-accumulates if every input counted, at one timestep: what the twin without spikes does."""
-    effective: float
-    """Multiply-accumulates with inputs that are not zero, over all timesteps."""
+    additions: float
+    """By inputs that are one."""
+    multiplications: float
+    """By inputs that are neither zero nor one."""
     from_spikes: float
-    """Additions when a pooling before it is folded away; for "spikes" the same as `effective`."""
+    """Additions when a pooling before it is folded away; for "spikes" the same as `additions`."""
     bias: float
     """Additions of biases, over all timesteps."""
+
+    @property
+    def effective(self) -> float:
+        """Products of a weight and an input that are both not zero."""
+        return self.additions + self.multiplications
 
 
 @dataclass(frozen=True)
 class Operations:
     timesteps: int
     images: int
+    repeated: bool
+    """Whether all steps see the same image."""
     layers: list[LayerOperations]
     neuron_updates: float
     """Decay, add, compare: once per neuron and timestep."""
@@ -52,17 +68,21 @@ class Operations:
     def dense(self) -> float:
         return sum(layer.dense for layer in self.layers)
 
-    def count(self, *, fold_pooling: bool = False, encode_once: bool = False) -> tuple[float, float]:
-        """(additions, multiplications) of the synapses; a multiplication's own addition is not counted again.
+    @property
+    def without_spikes(self) -> float:
+        """Multiplications as the paper counts: in layers that no spikes feed every input counts, at every step."""
+        return self.timesteps * sum(layer.dense for layer in self.layers if layer.fed_by != "spikes")
 
-        Values that are no spikes are multiplied whether or not they are zero, as the paper counts.
-        """
+    def count(self, *, fold_pooling: bool = False, encode_once: bool = False) -> tuple[float, float]:
+        """(additions, multiplications) of the synapses."""
         additions = multiplications = 0.0
         for layer in self.layers:
-            if layer.fed_by == "spikes" or (layer.fed_by == "averages" and fold_pooling):
+            if layer.fed_by == "averages" and fold_pooling:
                 additions += layer.from_spikes
-            else:
-                multiplications += layer.dense * (1 if encode_once and layer.fed_by == "image" else self.timesteps)
+                continue
+            times = 1 / self.timesteps if encode_once and self.repeated and layer.fed_by == "image" else 1
+            additions += times * layer.additions
+            multiplications += times * layer.multiplications
         return additions, multiplications
 
     def energy(self, mac: float = MAC_PICOJOULE, addition: float = ADDITION_PICOJOULE) -> float:
@@ -90,9 +110,11 @@ class Operations:
 @torch.no_grad()
 def operations(network: Network, images: Tensor, timesteps: int | None = None) -> Operations:
     """Of images [N, C, H, W] shown for `timesteps` steps, or of sequences [T, N, C, H, W]."""
-    steps = len(images) if timesteps is None else timesteps
+    steps = functional.check_sequence(images, timesteps)
     count = images.shape[-4]
-    values: dict[str, Tensor] = {INPUT: images[None] if images.ndim == 4 else images}
+    footprint = sum(t.nbytes for t in (*network.parameters(), *network.buffers()))
+    network, images = copy.deepcopy(network).double(), images.double()
+    values: dict[str, Tensor] = {INPUT: network.rounded(images[None] if images.ndim == 4 else images)}
     kinds = {INPUT: "image"}
     spikes_in: dict[str, Tensor] = {}  # what a pooling has summed up
     last_use = {source: name for name, sources in network.inputs.items() for source in sources}
@@ -108,15 +130,17 @@ def operations(network: Network, images: Tensor, timesteps: int | None = None) -
         elif isinstance(node, nn.Conv2d | nn.Linear | Scale):
             kinds[name] = "current"
             per_image = steps / len(x) / count  # a current that all steps share was computed once
-            effective = _effective(node, (x != 0).flatten(0, 1)) * per_image
+            ones = _products(node, (x == 1).flatten(0, 1)) * per_image
+            others = _products(node, ((x != 0) & (x != 1)).flatten(0, 1)) * per_image
             pooled = spikes_in.get(source)
             layers.append(
                 LayerOperations(
                     name=name,
                     fed_by=kinds[source],
-                    dense=node.weight.numel() * value[0, 0, 0].numel(),
-                    effective=effective,
-                    from_spikes=effective if pooled is None else _effective(node, pooled.flatten(0, 1)) * per_image,
+                    dense=int((node.weight != 0).sum()) * value[0, 0, 0].numel(),
+                    additions=ones,
+                    multiplications=others,
+                    from_spikes=ones if pooled is None else _products(node, pooled.flatten(0, 1)) * per_image,
                     bias=0.0 if node.bias is None else value[0, 0].numel() * steps,
                 )
             )
@@ -138,12 +162,13 @@ def operations(network: Network, images: Tensor, timesteps: int | None = None) -
     return Operations(
         timesteps=steps,
         images=count,
+        repeated=images.ndim == 4,
         layers=layers,
         neuron_updates=updates,
         activation_sparsity=1 - fired / updates if updates else 0.0,
         parameters=sum(p.numel() for p in network.parameters()),
-        connection_sparsity=sum(int((p == 0).sum()) for p in weights) / total,
-        footprint=sum(t.nbytes for t in (*network.parameters(), *network.buffers())),
+        connection_sparsity=sum(int((p == 0).sum()) for p in weights) / max(1, total),
+        footprint=footprint,
     )
 
 
@@ -157,15 +182,16 @@ def _window(pool: nn.AvgPool2d | nn.AdaptiveAvgPool2d, x: Tensor) -> int:
     return size**2 if isinstance(size, int) else size[0] * size[1]
 
 
-def _effective(node: nn.Module, active: Tensor) -> float:
-    """Products of a weight with `active` inputs [N, C, ...] (counts of events; masks of ones and zeros)."""
+def _products(node: nn.Module, active: Tensor) -> float:
+    """Products of a weight that is not zero with `active` inputs [N, C, ...] (masks, or counts of spikes)."""
     active = active.double()
+    assert isinstance(node.weight, Tensor)
+    synapses = (node.weight != 0).double()
     if isinstance(node, nn.Conv2d):
         assert not isinstance(node.padding, str)
-        kernel = torch.ones(node.groups, 1, *node.kernel_size, dtype=torch.float64, device=active.device)
-        summed = active.unflatten(1, (node.groups, -1)).sum(2)  # over the channels that one output reads
-        reached = nn.functional.conv2d(summed, kernel, None, node.stride, node.padding, node.dilation, node.groups)
-        return float(reached.sum()) * (node.out_channels // node.groups)
+        from_each = synapses.unflatten(0, (node.groups, -1)).sum(1)  # input, to all outputs
+        reached = nn.functional.conv2d(active, from_each, None, node.stride, node.padding, node.dilation, node.groups)
+        return float(reached.sum())
     if isinstance(node, nn.Linear):
-        return float(active.sum()) * node.out_features
-    return float(active.sum())
+        return float((active @ synapses.T).sum())
+    return float((active.flatten(2).sum(2) if active.ndim > 2 else active).sum(0) @ synapses)

@@ -177,7 +177,8 @@ def _compute(
         if len(runs) > 1:
             raise ValueError(f"{item} looks at one run, got {len(runs)}")
         look = inference.fig6 if item is Item.fig6 else inference.table6
-        return [look(run=runs[0] if runs else None, data=data, images=images or 16, device=device)]
+        counted = {} if images is None else {"images": images}
+        return [look(run=runs[0] if runs else None, data=data, device=device, **counted)]
     if runs:
         raise ValueError(f"{item} needs no run; leave out {runs[0]}")
     if item is Item.fig2:

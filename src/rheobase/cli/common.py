@@ -64,6 +64,12 @@ def target_file(path: Path, kind: str) -> Path:
     return path
 
 
+def ordinal(number: int) -> str:
+    """5 -> 5th."""
+    ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{ending}"
+
+
 def command_line(*words: object, data: Path | None = None) -> str:
     """A command line of ours, to be copied; it names the plugins of this one."""
     options = ["--data", str(data)] if data else []

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rheobase.cli.common import PluginOption, console, table, target_file
+from rheobase.cli.common import PluginOption, command_line, console, print_next, table, target_file
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -37,6 +37,7 @@ def data(
     """Prepare a data set, verify it and show what is there."""
     from rheobase.data import load
     from rheobase.data.eventset import EventDataset
+    from rheobase.recipes import RECIPES, get
     from rheobase.report.shades import shaded
 
     options = {"slice_by": (slice_by, "time"), "window": (window, 0), "sensor": (sensor, "none")}
@@ -64,6 +65,12 @@ def data(
         image = found.train.read(index[None])[0].float()
         console.print(f"\n{info.classes[int(found.train.labels[index])]}")
         console.print(shaded(image.flatten(0, -3).mean(0)))
+    trained_by = [found for found in map(get, RECIPES) if found.data == name]
+    if trained_by:
+        recipe = trained_by[0]
+        settings = {**chosen, **({"image_size": size} if size not in (0, recipe.image_size) else {})}
+        words = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+        print_next((command_line("train", recipe.name, *words, data=root), "train a network on it"))
 
 
 def recording(

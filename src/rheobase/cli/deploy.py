@@ -117,15 +117,22 @@ def verify(
     found = compare(file, Run(run), data=data, images=images, simulated=simulate, device=choose_device(device))
     _print_agreement({"float64": found.agreement})
     if found.simulation is not None:
-        images, done = found.simulation.images, found.simulation.operations
+        other = found.simulation
         console.print(
-            f"event-driven simulator: {found.simulation.different} spikes differ on {images} image(s), "
-            f"logits by {100 * found.simulation.logits:.2g} %; "
-            f"{done.additions:.3g} additions, {done.multiplications:.3g} multiplications per image"
+            f"event-driven simulator: {other.different} spikes differ on {other.images} image(s), "
+            f"logits by {100 * other.logits:.2g} %"
         )
-    console.print(f"test accuracy {100 * found.trained:.2f} % trained, {100 * found.deployed:.2f} % in the file")
+    if found.operations is not None:
+        additions, multiplications = found.operations
+        console.print(f"{additions:.3g} additions and {multiplications:.3g} multiplications per image")
+    console.print(
+        f"test accuracy {100 * found.trained:.2f} % trained, {100 * found.deployed:.2f} % in the file, "
+        f"on {found.images} images"
+    )
     console.print(f"verdict: {found.verdict}")
     if not found.passed:
+        again = command_line("export", run, "--to", formats.of_file(file).__name__.rpartition(".")[2])
+        print_next((again, "in floating point, which loses nothing" if found.only_rounded else "the file of this run"))
         raise typer.Exit(1)
 
 

@@ -1,11 +1,17 @@
 """The commands that list what there is, and what it would take: recipes, models, plan. `register` adds them."""
 
 from inspect import cleandoc
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rheobase.cli.common import RECIPE_HELP, DataOption, PluginOption, SettingsOption, console, table
+from rheobase.cli.common import RECIPE_HELP, DataOption, DeviceOption, PluginOption, SettingsOption, console, table
+
+if TYPE_CHECKING:
+    import torch
+
+    from rheobase.data import DataInfo
+    from rheobase.recipes import Recipe
 
 
 def register(app: typer.Typer) -> None:
@@ -43,12 +49,13 @@ def plan(
     data: DataOption = None,
     memory: Annotated[float, typer.Option(min=1, help="Memory of the GPU in GiB.")] = 80.0,
     processes: Annotated[int, typer.Option(min=1, help="GPUs that share a batch.")] = 1,
+    device: DeviceOption = "auto",
     plugin: PluginOption = None,
 ) -> None:
-    """Predict the memory of training, and the largest batch that a GPU can take."""
+    """Predict the memory of training, the largest batch that a GPU can take, and the time on this machine."""
     from rheobase import plugins, recipes
     from rheobase.data.expectation import EXPECTED
-    from rheobase.train import plan
+    from rheobase.train import choose_device, plan
     from rheobase.train.runs import load_data
 
     chosen = recipes.get(recipe).changed(settings or [])
@@ -63,3 +70,24 @@ def plan(
     console.print(f"{chosen.network}, {chosen.timesteps} timesteps, {chosen.precision}, per GPU")
     console.print(rows, soft_wrap=False)
     console.print(f"{plan.RESERVED_GIB:g} GiB of the memory is set aside for CUDA itself.")
+    console.print(_time(chosen, info, choose_device(device)))
+
+
+def _time(recipe: "Recipe", info: "DataInfo | None", device: "torch.device") -> str:
+    """What training takes on this machine, in one line."""
+    from torch import OutOfMemoryError
+
+    from rheobase.train.plan import duration, times
+    from rheobase.train.record import device_name
+
+    name = device_name(device)
+    try:
+        found = times(recipe, info, device)
+    except OutOfMemoryError:
+        return f"{name}: a step of {recipe.batch_size} images does not fit its memory"
+    parts = [f"{duration(found.step)} per step of {recipe.batch_size} images"]
+    if found.epoch is not None and found.recipe is not None:
+        parts += [f"{duration(found.epoch)} per epoch", f"{duration(found.recipe)} for the {recipe.epochs} epochs"]
+    else:
+        parts += ["--data tells how many steps an epoch has"]
+    return f"{name}, timed: about {', '.join(parts)}"

@@ -16,6 +16,7 @@ from rheobase.cli.common import (
     SettingsOption,
     command_line,
     console,
+    ordinal,
     print_next,
     table,
 )
@@ -108,7 +109,10 @@ def evaluate(
 
     found = evaluate_run(network, data=data, timesteps=timesteps, device=device)
     _print_rates(found.firing_rates)
-    console.print(f"test accuracy {100 * found.accuracy:.2f} %  loss {found.loss:.4f}")
+    which = f"every {ordinal(found.held_out)} one, held out from training" if found.held_out else "all test images"
+    console.print(
+        f"test accuracy {100 * found.accuracy:.2f} %  loss {found.loss:.4f}  on {found.images} images ({which})"
+    )
     if found.simulated:
         console.print(SIMULATED_NOTE)
 
@@ -117,12 +121,14 @@ def _fit(
     recipe: "Recipe | None", *, device: str, data: Path | None = None, tensorboard: bool = False, **options: Any
 ) -> "Run":
     from rheobase import train
+    from rheobase.train.advice import on_cpu
     from rheobase.train.heap import keep_freed_memory
     from rheobase.train.progress import reporter_for
 
-    if train.choose_device(device).type == "cpu":
+    cpu = train.choose_device(device).type == "cpu"
+    if cpu:
         keep_freed_memory()
-    reporter = reporter_for(console)
+    reporter = reporter_for(console, on_cpu if cpu else None)
     if tensorboard:
         from rheobase.train.tensorboard import TensorBoard
 

@@ -57,7 +57,7 @@ def load(
 
 
 def expected(name: str | Loader, *, size: int = 0, timesteps: int = 0) -> DataInfo:
-    """What `load` would find, as far as it is known without the files: not the normalisation, nor any numbers."""
+    """What `load` would find, as far as it is known without the files: not the normalisation, nor the content."""
     loader, name = _loader(name)
     if loader not in EXPECTED:
         raise ValueError(

@@ -99,6 +99,7 @@ class Dataset:
         mean: Sequence[float] | None = None,
         std: Sequence[float] | None = None,
         simulated: bool = False,
+        held_out: int = 0,
         fingerprint: str | None = None,
     ) -> "Dataset":
         """A data set with its record; what is not given follows from the images.
@@ -129,6 +130,7 @@ class Dataset:
                 simulated=simulated,
                 images=len(train),
                 test_images=len(test),
+                held_out=held_out,
                 fingerprint=_joined(train, test) if fingerprint is None else fingerprint,
             )
         except ValueError as error:

@@ -95,6 +95,7 @@ def build(
     *,
     files: Sequence[Path] = (),
     simulation: Mapping[str, float | str] | None = None,
+    held_out: int = 0,
 ) -> EventDataset:
     """The data set of the recordings that the jobs make in the order of `labels`.
 
@@ -117,6 +118,7 @@ def build(
         classes,
         simulated=simulation is not None,
         fingerprint=fingerprint,
+        held_out=held_out,
     )
     return EventDataset(
         replace(base.info, slicing=asdict(slicing)),

@@ -12,9 +12,18 @@ EXPECTED: dict[Loader, DataInfo] = {}
 
 
 def expecting(
-    *, classes: Sequence[str] | int, channels: int, size: int, timesteps: int = 0, simulated: bool = False
+    *,
+    classes: Sequence[str] | int,
+    channels: int,
+    size: int,
+    timesteps: int = 0,
+    simulated: bool = False,
+    images: int = 0,
 ) -> Callable[[AnyLoader], AnyLoader]:
-    """Decorate a loader with what its data will be; `classes` may be their number, size and timesteps are defaults."""
+    """Decorate a loader with what its data will be; `classes` may be their number, size and timesteps are defaults.
+
+    `images` are those for training, where their number is always the same.
+    """
 
     def note(loader: AnyLoader) -> AnyLoader:
         EXPECTED[loader] = DataInfo(
@@ -26,6 +35,7 @@ def expecting(
             std=(1.0,) * channels,
             timesteps=timesteps,
             simulated=simulated,
+            images=images,
         )
         return loader
 

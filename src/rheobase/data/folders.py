@@ -12,7 +12,7 @@ def split(folder: Path, suffixes: Collection[str], what: str) -> tuple[Classes, 
     """The files for training and for testing of every class; `what` they are called."""
     if not folder.is_dir():
         raise ValueError(f"{folder} is not a folder; give one with a sub-folder of {what} per class")
-    if (folder / "train").is_dir() and (folder / "val").is_dir():
+    if not held_out(folder):
         train, test = (_listed(folder / part, suffixes, what) for part in ("train", "val"))
         if train.keys() != test.keys():
             different = ", ".join(sorted(train.keys() ^ test.keys())[:5])
@@ -24,6 +24,11 @@ def split(folder: Path, suffixes: Collection[str], what: str) -> tuple[Classes, 
     if not any(test.values()):
         raise ValueError(f"{folder} needs at least {HELD_OUT} {what} in a class, or folders train and val")
     return train, test
+
+
+def held_out(folder: Path) -> int:
+    """Every which file is for testing; 0 where there are folders `train` and `val`."""
+    return 0 if (folder / "train").is_dir() and (folder / "val").is_dir() else HELD_OUT
 
 
 def flat(classes: Classes) -> tuple[list[Path], list[int]]:

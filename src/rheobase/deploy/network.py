@@ -168,7 +168,7 @@ class Network(nn.Module):
 
         def fire(name: str, lif: LIF, currents: list[Tensor]) -> Tensor:
             current = sum(currents[1:], start=currents[0])[0]
-            v = lif.rest(current) if state is None else state[name]
+            v = lif.rest(current) if state is None else _of_state(state, name, current.shape)
             s, after[name] = lif.step(current, v)
             return s[None]
 
@@ -191,7 +191,7 @@ class Network(nn.Module):
     ) -> Iterator[tuple[str, Tensor]]:
         """Every node with its output; nodes that are `passed_on` leave their work to others."""
         last_use = {source: name for name, sources in self.inputs.items() for source in sources}
-        x = self._rounded(x).flatten(0, 1).contiguous(memory_format=torch.channels_last).unflatten(0, x.shape[:2])
+        x = self.rounded(x).flatten(0, 1).contiguous(memory_format=torch.channels_last).unflatten(0, x.shape[:2])
         values = {INPUT: x}  # channels last: what convolutions prefer, and what they then keep
         for name, node in self.nodes.items():
             sources = [values[source] for source in self.inputs[name]]
@@ -206,11 +206,24 @@ class Network(nn.Module):
                 if last_use[source] == name:
                     values.pop(source, None)
 
-    def _rounded(self, x: Tensor) -> Tensor:
+    def rounded(self, x: Tensor) -> Tensor:
+        """The input as the first layer sees it: a quantised network reads multiples of a unit, up to a largest one."""
         if self.input_unit is None:
             return x
         x = x.to(next(self.parameters()).dtype)
         return torch.round(x / self.input_unit).clamp(-LARGEST_INPUT, LARGEST_INPUT)
+
+
+def _of_state(state: State, name: str, shape: torch.Size) -> Tensor:
+    """The potential of that layer; a state of other neurons is refused, broadcasting would hide it."""
+    if name not in state:
+        raise ValueError(f"the state has no potential of '{name}'; give what the last step of this network returned")
+    if state[name].shape != shape:
+        raise ValueError(
+            f"the state of '{name}' has the shape {list(state[name].shape)}, this step needs {list(shape)}; give what "
+            "the last step of the same batch returned, or None to begin anew"
+        )
+    return state[name]
 
 
 def node_name(path: str) -> str:

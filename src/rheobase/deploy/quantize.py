@@ -1,66 +1,80 @@
 """Integer networks: int8 weights per channel, integer thresholds, fixed-point decay.
 
-All branches of a neuron count in one unit per channel, the size of its int8 steps. Identity scales, biases,
-thresholds and the potential have FRACTION_BITS more, at the width of an int32 accumulator; the decay is an integer
-over 2**FRACTION_BITS. So a step of a layer is: add int8 weights, decay by a product and a shift, compare. The readout
-has one unit for all classes, so its sums can be compared as they are. Images are rounded to integers of 10 bits.
+All branches of a neuron count in one unit per channel, the size of its int8 steps. Biases, thresholds and the potential
+have FRACTION_BITS more, at the width of an int32 accumulator; the decay is an integer over 2**FRACTION_BITS. So a step
+of a layer is: add int8 weights, decay by a product and a shift, compare. Two kinds of weights have the fraction too, 16
+bits in all: identity scales, and those of the first layer, which multiplies pixels anyway and whose errors go through
+all others. The readout has one unit for all classes, so its sums can be compared as they are. Images are rounded to
+integers of 10 bits.
+
+Layers are rounded in order of execution, for what the integer layers before them send (see `rounding`); what the mean
+current of a channel lacks after that goes into its bias.
 
 The result is a `Network` whose numbers are such integers (over a power of two), held in float64, which is exact.
 """
 
 from collections import Counter
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
 
+from rheobase import functional
+from rheobase.deploy.calibration import Calibration, Pair
 from rheobase.deploy.convolution import convolution
 from rheobase.deploy.lower import lower
 from rheobase.deploy.network import INPUT, LARGEST_INPUT, LIF, Network, Scale
+from rheobase.deploy.rounding import LARGEST, rounded
 
 FRACTION_BITS = 8
 STEPS = 1024  # neurons that do not leak must not overflow within so many
 _ONE = 2.0**FRACTION_BITS
-_LARGEST = 127
 
 
 @torch.no_grad()
-def quantize(network: Network, images: Tensor) -> Network:
-    """The integer version of `network` for inputs like `images` [N, C, H, W] or [T, N, C, H, W]; no labels needed."""
-    if images.ndim not in (4, 5) or images.numel() == 0:
-        raise ValueError(f"expected images [N, C, H, W] or [T, N, C, H, W] to calibrate with, got {list(images.shape)}")
+def quantize(network: Network, images: Tensor, timesteps: int | None = None) -> Network:
+    """The integer version of `network`, calibrated by some inputs without labels.
+
+    These are images [N, C, H, W], shown for `timesteps` steps, or sequences [T, N, C, H, W].
+    """
     if network.integer:
         raise ValueError("this network is quantised already")
+    timesteps = functional.check_sequence(images, timesteps)
     exact = lower(network, tuple(images.shape[-3:])).double().cpu()
     input_unit = _input_unit(images)
     convolutions = {name: node for name, node in exact.nodes.items() if isinstance(node, nn.Conv2d)}
     _check(exact)
-    for name, conv in convolutions.items():  # a convolution reads spikes, or multiples of the input unit
-        if exact.inputs[name] == (INPUT,):
-            conv.weight.mul_(input_unit)
+    first = {name for name in convolutions if exact.inputs[name] == (INPUT,)}
+    for name in first:  # a convolution reads spikes, or multiples of the input unit
+        convolutions[name].weight.mul_(input_unit)
+    scales = {name for name in convolutions if isinstance(network.nodes[name], Scale)}
+    wide = first | scales
+    sequence = images[None] if images.ndim == 4 else images
+    calibration = Calibration(exact, sequence.double().cpu() / input_unit, timesteps)
     nodes: dict[str, nn.Module] = {}
     for name, node in exact.nodes.items():
         if isinstance(node, LIF):
             synapses = {source: convolutions[source] for source in exact.inputs[name]}
-            wide = {source for source in synapses if isinstance(network.nodes[source], Scale)}
-            weights = [conv.weight for source, conv in synapses.items() if source not in wide]
+            weights = [conv.weight for source, conv in synapses.items() if source not in scales]
             # identity shortcuts alone are wide enough in any unit
-            unit = int8_unit(weights) if weights else node.v_th / _LARGEST
+            unit = int8_unit(weights) if weights else node.v_th / LARGEST
             decay = _decay(node.decay)
             steps = STEPS if decay == 1 else 1 / (1 - decay)
             # a channel with hardly any weights needs no unit as fine as they are
             level = torch.stack([node.v_th, *(c.bias.abs() for c in synapses.values() if c.bias is not None)]).amax(0)
             unit = torch.maximum(unit, level * steps / 2**22)
-            for source, conv in synapses.items():
-                nodes[source] = _in_units(conv, unit, wide=source in wide)
+            nodes |= _integers(synapses, unit, wide, calibration.inputs(synapses))
             nodes[name] = _neurons(node, unit)
-            sums = [_largest_sum(nodes[source], of_image=exact.inputs[source] == (INPUT,)) for source in synapses]
+            sums = [_largest_sum(nodes[source], of_image=source in first) for source in synapses]
             if sum(sums) * steps * _ONE >= 2**31:
                 raise ValueError(f"quantize: the sums of '{name}' may not fit 32 bits")
+            calibration.fire(name, nodes)
     *_, (last, readout) = exact.nodes.items()
     logit_unit = 1.0
     if isinstance(readout, nn.Conv2d):  # neurons yield spikes, which have no unit
-        logit_unit = readout.weight.abs().max().item() / _LARGEST or 1.0
-        nodes[last] = _in_units(readout, torch.full((len(readout.weight),), logit_unit).double(), wide=False)
+        logit_unit = readout.weight.abs().max().item() / LARGEST or 1.0
+        unit = torch.full((len(readout.weight),), logit_unit).double()
+        nodes |= _integers({last: readout}, unit, wide, calibration.inputs({last: readout}))
     ordered = {name: nodes[name] for name in exact.nodes}
     return Network(ordered, exact.inputs, input_unit=input_unit, logit_unit=logit_unit, info=network.info).eval()
 
@@ -87,7 +101,7 @@ def _input_unit(images: Tensor) -> float:
 
 def int8_unit(weights: list[Tensor]) -> Tensor:
     """The unit [C] in which the largest weight of each output channel is 127."""
-    unit = torch.stack([w.detach().abs().flatten(1).amax(1) for w in weights]).amax(0) / _LARGEST
+    unit = torch.stack([w.detach().abs().flatten(1).amax(1) for w in weights]).amax(0) / LARGEST
     return torch.where(unit > 0, unit, 1.0)
 
 
@@ -96,13 +110,28 @@ def in_units(weight: Tensor, unit: Tensor) -> Tensor:
     return torch.round(weight.detach() / unit.view(-1, *[1] * (weight.ndim - 1)))
 
 
-def _in_units(conv: nn.Conv2d, unit: Tensor, *, wide: bool) -> nn.Conv2d:
-    """The convolution with weights in multiples of unit [C]: integers, or with fraction bits if `wide`."""
-    one = _ONE if wide else 1.0
-    weight = in_units(conv.weight * one, unit) / one
-    bias = None if conv.bias is None else torch.round(conv.bias / unit * _ONE) / _ONE
-    assert not isinstance(conv.padding, str)
-    return convolution(weight, bias, conv.stride, conv.padding, conv.dilation)
+def _integers(
+    synapses: Mapping[str, nn.Conv2d], unit: Tensor, wide: set[str], inputs: Mapping[str, Pair]
+) -> dict[str, nn.Module]:
+    """The synapses of one layer in multiples of unit [C]: integers, or with fraction bits if they are `wide`.
+
+    The first gets the bias by which the mean current over their `inputs` stays what it was.
+    """
+    weights, lacking = {}, torch.zeros_like(unit)
+    for name, conv in synapses.items():
+        exact, integer = inputs[name]
+        weight = (conv.weight / unit.view(-1, 1, 1, 1)).flatten(1)
+        weights[name] = torch.round(weight * _ONE) / _ONE if name in wide else rounded(weight, integer)
+        lacking += weight @ exact.mean(0) - weights[name] @ integer.mean(0)
+    nodes: dict[str, nn.Module] = {}
+    for name, conv in synapses.items():
+        bias = None if conv.bias is None else conv.bias / unit
+        if not nodes:
+            bias = lacking if bias is None else bias + lacking
+        bias = None if bias is None else torch.round(bias * _ONE) / _ONE
+        assert not isinstance(conv.padding, str)
+        nodes[name] = convolution(weights[name].view_as(conv.weight), bias, conv.stride, conv.padding, conv.dilation)
+    return nodes
 
 
 def _neurons(lif: LIF, unit: Tensor) -> LIF:

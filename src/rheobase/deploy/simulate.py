@@ -19,7 +19,7 @@ Array = NDArray[np.float64]
 
 @dataclass
 class Operations:
-    """Additions and multiplications done, in synapses and in neurons."""
+    """Additions and multiplications done, in synapses and in neurons; a multiplication includes the addition of it."""
 
     additions: int = 0
     multiplications: int = 0
@@ -103,16 +103,15 @@ class _Layer:
         out_channels, height, width = self.node.shape if len(self.node.shape) == 3 else (*self.node.shape, 1, 1)
         current = np.zeros(height * width * out_channels)
         events = np.nonzero(x)
-        amount = x[events]
-        multiplied = bool((amount != 1).any())  # spikes are ones: they only add
+        amount = x[events]  # spikes are ones: they only add
         kernel = self.synapses.kernel
         for position, which, (ky, kx) in _reached(events, kernel, self.stride, self.padding, (height, width)):
             target, weight, origin = self.synapses.of(events[0][which], ky, kx)
-            if multiplied:
-                weight = weight * amount[which][origin]
-                self.done.multiplications += len(weight)
-            self.done.additions += len(weight)
-            current += np.bincount(position[origin] * out_channels + target, weight, len(current))
+            factor = amount[which][origin]
+            multiplied = int(np.count_nonzero(factor != 1))
+            self.done.multiplications += multiplied
+            self.done.additions += len(weight) - multiplied
+            current += np.bincount(position[origin] * out_channels + target, weight * factor, len(current))
         bias = self.node.values["bias"]
         self.done.additions += height * width * int(np.count_nonzero(bias))
         return current.reshape(height, width, out_channels).transpose(2, 0, 1) + bias[:, None, None]

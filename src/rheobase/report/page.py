@@ -143,27 +143,38 @@ def _membranes(membranes: Mapping[str, Mapping[str, Any]]) -> str:
 
 def _operations(done: Mapping[str, Any], timesteps: int) -> str:
     rows = "".join(
-        f"<tr><td>{escape(svg.short(layer['name']))}</td><td>{layer['fed_by']}</td><td>{_count(layer['effective'])}</td>"
-        f"<td>{_count(layer['dense'])}</td><td>{layer['effective'] / (layer['dense'] * timesteps):.3f}</td></tr>"
+        _row(
+            svg.short(layer["name"]),
+            layer["fed_by"],
+            _count(layer["additions"]),
+            _count(layer["multiplications"]),
+            _count(layer["dense"]),
+            f"{(layer['additions'] + layer['multiplications']) / max(1, layer['dense'] * timesteps):.3f}",
+        )
         for layer in done["layers"]
     )
-    total = (
-        f"<tr><td>additions</td><td></td><td>{_count(done['additions'])}</td><td>{_count(done['dense'])}</td><td></td></tr>"
-        f"<tr><td>multiplications</td><td></td><td>{_count(done['multiplications'])}</td><td>{_count(done['dense'])}</td>"
-        f"<td></td></tr><tr><td>energy</td><td></td><td>{_joule(done['joule'])}</td><td>{_joule(done['dense_joule'])}</td>"
-        "<td></td></tr>"
+    counts = [_count(done[key]) for key in ("additions", "multiplications", "dense")]
+    total = _row("all", "", *counts, "") + _row(
+        "energy", "", _joule(done["joule"]), "", _joule(done["dense_joule"]), ""
     )
-    heads = "".join(f"<th>{h}</th>" for h in ("synapse", "fed by", "with spikes", "without", "share per step"))
+    heads = "".join(
+        f"<th>{h}</th>"
+        for h in ("synapse", "fed by", "additions", "multiplications", "without spikes", "share per step")
+    )
     table = (
         f'<div class="scroll tall"><table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody>'
         f"<tfoot>{total}</tfoot></table></div>"
     )
     note = (
-        "one image, all timesteps; a spike costs an addition (0.9 pJ), anything else a multiplication with addition "
-        f"(4.6 pJ). Besides: {_count(done['bias'])} additions of biases, {_count(done['neuron_updates'])} neuron "
-        "updates. Memory traffic is left out."
+        f"one image, all timesteps, mean of {done['images']}; an input of zero costs nothing, a one an addition "
+        f"(0.9 pJ), anything else a multiplication with addition (4.6 pJ). Besides: {_count(done['bias'])} additions "
+        f"of biases, {_count(done['neuron_updates'])} neuron updates. Memory traffic is left out."
     )
     return _section("Operations and energy", note, table, "two")
+
+
+def _row(*cells: str) -> str:
+    return f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}</tr>"
 
 
 def _network(graph: Sequence[Mapping[str, Any]], layers: Sequence[Mapping[str, Any]]) -> str:

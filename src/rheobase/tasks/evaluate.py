@@ -24,7 +24,7 @@ def evaluate_run(
     network: nn.Module
     loader: Dataset | plugins.Part
     if isinstance(found, Run):
-        recipe, record, owner = found.recipe, found.data, found.folder
+        recipe, record, owner, data = found.recipe, found.data, found.folder, found.place(data)
         loader, loss = found.parts.data, found.parts.loss
         network, dtype = load_network(found), DTYPES.get(recipe.precision, torch.float32)
     else:

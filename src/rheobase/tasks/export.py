@@ -30,8 +30,14 @@ def write(
             dataset = source.open_data(data)
         else:
             dataset = open_data(stated.recipe, stated.data, data, source)
-        network = quantize(network, calibration_images(dataset, stated.recipe))
+        network = quantized(network, dataset, stated.recipe)
     module.write(network, target, stated.data.shape, **options)
+
+
+def quantized(network: Network, dataset: Dataset, recipe: Recipe) -> Network:
+    """The network in integers, calibrated by training images."""
+    images = calibration_images(dataset, recipe)
+    return quantize(network, images, recipe.timesteps if images.ndim == 4 else None)
 
 
 def calibration_images(dataset: Dataset, recipe: Recipe) -> Tensor:

@@ -1,6 +1,7 @@
 """Everything there is to see inside a run, as plain data: what `analyze` prints and `report` draws."""
 
 import copy
+import shlex
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -8,10 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from rheobase import plugins
 from rheobase.analysis.activity import activity, findings
 from rheobase.analysis.distributions import histogram, potentials
 from rheobase.analysis.isometry import isometry
-from rheobase.analysis.operations import operations
+from rheobase.analysis.operations import IMAGES, operations
 from rheobase.analysis.sizes import build_default, default_input
 from rheobase.analysis.somas import calibrate_statistics, on_reference
 from rheobase.data import DataInfo
@@ -20,9 +22,9 @@ from rheobase.deploy.folding import fires_as_lif, fold
 from rheobase.deploy.network import LIF, Network
 from rheobase.models import SpikingNet
 from rheobase.nn import ReferenceSoma, Soma, somas, watched
-from rheobase.recipes import RECIPES, Recipe
+from rheobase.recipes import RECIPES, Recipe, get
 from rheobase.tasks.gradients import GradientNorms, gradient_norms, inner_layers
-from rheobase.train.runs import Run, load_network
+from rheobase.train.runs import PLACE, Run, load_network
 
 BATCH, FEW, SAMPLES, NEURONS = 32, 8, 6, 8
 
@@ -52,7 +54,7 @@ def inspect_run(run: Run, *, data: Path | None = None, images: int = 360) -> dic
         "layers": [asdict(layer) | {"rate": layer.rate, "spikes": layer.spikes} for layer in layers],
         "findings": findings(layers),
         "membranes": _membranes(network, few, recipe.timesteps),
-        **_deployed(network, few, recipe.timesteps),
+        **_deployed(network, _first(x, IMAGES), recipe.timesteps),
         # of a copy: training mode moves the running statistics
         "gradients": _gradients(copy.deepcopy(network), few, labels[:FEW], exact),
         "samples": _samples(network, x, labels, logits[: recipe.timesteps], info, recipe.timesteps),
@@ -77,6 +79,7 @@ def _deployed(network: nn.Module, x: Tensor, timesteps: int) -> dict[str, Any]:
     counted = operations(folded, x, timesteps if x.ndim == 4 else None)
     additions, multiplications = counted.count()
     done = {
+        "images": counted.images,
         "layers": [asdict(layer) for layer in counted.layers],
         "dense": counted.dense,
         "additions": additions,
@@ -130,16 +133,20 @@ def _verdict(phis: list[float], gradients: dict[str, Any] | None) -> list[str]:
 
 
 def _command(run: Run) -> str:
-    """What trains this run again: the name of its recipe, the settings that were changed, and its plugins."""
+    """What trains this run again: a recipe, the settings that were changed, its data and its plugins; to be copied."""
     recipe = run.recipe
-    known = RECIPES[recipe.name]() if recipe.name in RECIPES else None
-    settings = [
-        f"--set {key}={str(value).lower() if isinstance(value, bool) else value}"
-        for key, value in asdict(recipe).items()
-        if key != "name" and (known is None or getattr(known, key) != value)
-    ]
-    plugins = dict.fromkeys(origin.name for origin in run.parts.origins().values())
-    return " ".join(["rheobase train", recipe.name, *settings, *(f"--plugin {name}" for name in plugins)])
+    base = recipe.name if recipe.name in RECIPES else "demo"  # one that was made in Python has no name to give
+    known = get(base)
+    words = ["rheobase", "train", base]
+    for key, value in asdict(recipe).items():
+        if key != "name" and getattr(known, key) != value:
+            words += ["--set", f"{key}={str(value).lower() if isinstance(value, bool) else value}"]
+    if (run.folder / PLACE).exists():
+        words += ["--data", run.read(PLACE)["data"]]
+    loaded = {Path(source).name: source for source in plugins.loaded()}
+    for name in dict.fromkeys(origin.name for origin in run.parts.origins().values()):
+        words += ["--plugin", name if Path(name).is_file() else loaded.get(name, name)]
+    return shlex.join(words)
 
 
 def _first(x: Tensor, count: int) -> Tensor:

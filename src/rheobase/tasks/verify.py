@@ -2,23 +2,26 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from math import comb
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from rheobase.analysis.operations import IMAGES, operations
 from rheobase.data.feed import Feed, first_images
 from rheobase.deploy import nirfile
 from rheobase.deploy.agreement import Agreement, Record, agreement, record
 from rheobase.deploy.formats import nir
 from rheobase.deploy.network import Network
-from rheobase.deploy.simulate import Operations, simulate
+from rheobase.deploy.simulate import simulate
 from rheobase.functional import readout
 from rheobase.tasks.open import About, about, open_file
 from rheobase.train.runs import Run, load_network
 from rheobase.train.switches import cudnn
 
 LOSS, LOSS_INT8 = 0.0005, 0.003  # of accuracy
+CHANCE = 0.1  # a loss that is less likely than this among equal networks is not put down to chance
 SAME_PREDICTIONS = 0.99
 SAME_LOGITS = 1e-4  # float32 weights, run in double precision
 
@@ -34,10 +37,22 @@ class Verification:
 
     agreement: Agreement  # on the first images, in double precision where the file allows it
     logits: float  # largest difference, in parts of the largest logit
-    trained: float  # accuracy on all test images
-    deployed: float
+    images: int  # all test images, on which accuracy is measured
+    right: int  # that the trained network recognises
+    lost: int  # of these, not recognised by the file
+    won: int  # recognised by the file alone
     integer: bool
+    operations: tuple[float, float] | None  # additions and multiplications per image, where the file shows its spikes
     simulation: "Comparison | None"
+
+    @property
+    def trained(self) -> float:
+        """Accuracy of the trained network."""
+        return self.right / self.images
+
+    @property
+    def deployed(self) -> float:
+        return (self.right - self.lost + self.won) / self.images
 
     @property
     def simulated_alike(self) -> bool:
@@ -48,15 +63,30 @@ class Verification:
     def passed(self) -> bool:
         if not self.simulated_alike:
             return False
+        fewer = (self.lost - self.won) / self.images
         if self.integer:
-            return self.trained - self.deployed <= LOSS_INT8
-        return abs(self.trained - self.deployed) <= LOSS and self.agreement.predictions >= SAME_PREDICTIONS
+            return fewer <= LOSS_INT8
+        return abs(fewer) <= LOSS and self.agreement.predictions >= SAME_PREDICTIONS
+
+    @property
+    def only_rounded(self) -> bool:
+        """Whether the file is a true integer version, however accurate."""
+        return self.integer and self.simulated_alike
+
+    @property
+    def by_chance(self) -> bool:
+        """Whether equal networks would often lose as many of the images on which the two differ (the sign test)."""
+        changed = self.lost + self.won
+        return sum(comb(changed, k) for k in range(self.lost, changed + 1)) / 2**changed > CHANCE
 
     @property
     def verdict(self) -> str:
+        if not self.passed and self.only_rounded:
+            fewer = f"{self.lost - self.won} of {self.images} test images fewer ({self.lost} lost, {self.won} won)"
+            chance = ", which can be chance: measure it on more images" if self.by_chance else ""
+            return f"less accurate than the trained network: {fewer}{chance}"
         if not self.passed:
-            only_rounded = self.integer and self.simulated_alike
-            return "less accurate than the trained network" if only_rounded else "NOT the same network"
+            return "NOT the same network"
         same_spikes = self.agreement.layers and not any(self.agreement.layers.values())
         if same_spikes and self.logits <= SAME_LOGITS:
             return "the same network, spike for spike"
@@ -70,17 +100,13 @@ class Comparison:
     images: int
     different: int  # spikes
     logits: float  # largest difference, in parts of the largest logit
-    operations: Operations  # of all nodes, per image
 
 
 @torch.no_grad()
-def accuracy(forward: Forward, batches: Iterable[Batch], timesteps: int) -> float:
-    correct = total = 0
-    for x, labels in batches:
-        predicted = readout(forward(x, timesteps)).argmax(1)
-        correct += int((predicted.to(labels.device) == labels).sum())
-        total += len(labels)
-    return correct / total
+def recognised(forward: Forward, batches: Iterable[Batch], timesteps: int) -> Tensor:
+    """Which of the images the network puts into their class."""
+    found = [readout(forward(x, timesteps)).argmax(1).cpu() == labels.cpu() for x, labels in batches]
+    return torch.cat(found)
 
 
 def verify(
@@ -91,11 +117,11 @@ def verify(
     images: int = 32,
     simulated: int = 1,
     device: torch.device = CPU,
-    trained: float | None = None,
+    right: Tensor | None = None,
 ) -> Verification:
     """Run the file at `path` against the trained network of `run`: `images` of them in detail, all for accuracy.
 
-    That of the trained network is measured too, unless it is known.
+    What the trained network gets `right` is measured too, unless it is known.
     """
     graph = nirfile.read(path) if path.suffix == nir.SUFFIX else None  # parsed once, for torch and the simulator
     network = open_file(path) if graph is None else nir.from_graph(graph, str(path))
@@ -103,7 +129,7 @@ def verify(
     timesteps = recipe.timesteps
     _refuse_another(path, about(network, path), run, About(recipe, run.data))
     dataset = run.open_data(data)
-    simulation = None
+    simulation = counted = None
 
     x, _ = first_images(dataset, recipe, images, torch.float64)
     expected = record(model.double(), x, timesteps)
@@ -111,6 +137,8 @@ def verify(
         own = record(network.double(), x, timesteps)
         if graph is not None and simulated:
             simulation = _simulation(graph, own, x, timesteps, min(simulated, x.shape[-4]))
+        few, _ = first_images(dataset, recipe, IMAGES, torch.float64)
+        counted = operations(network, few, timesteps if few.ndim == 4 else None).count()
     else:  # an ONNX file does not show its spikes
         expected, own = Record({}, expected.logits), Record({}, network(x, timesteps).double())
 
@@ -118,12 +146,21 @@ def verify(
     deployed = network.to(device, dtype) if isinstance(network, Network) else network
     where = device if isinstance(network, Network) else torch.device("cpu")
     with cudnn(allow_tf32=False):  # TF32 would flip spikes
-        if trained is None:
+        if right is None:
             batches = Feed(dataset, recipe, device, torch.float32).testing()
-            trained = accuracy(model.to(device, torch.float32), batches, timesteps)
-        own_accuracy = accuracy(deployed, Feed(dataset, recipe, where, dtype).testing(), timesteps)
-    logits = _difference(expected.logits, own.logits)
-    return Verification(agreement(expected, own), logits, trained, own_accuracy, network.integer, simulation)
+            right = recognised(model.to(device, torch.float32), batches, timesteps)
+        found = recognised(deployed, Feed(dataset, recipe, where, dtype).testing(), timesteps)
+    return Verification(
+        agreement=agreement(expected, own),
+        logits=_difference(expected.logits, own.logits),
+        images=len(found),
+        right=int(right.sum()),
+        lost=int((right & ~found).sum()),
+        won=int((found & ~right).sum()),
+        integer=network.integer,
+        operations=counted,
+        simulation=simulation,
+    )
 
 
 def _refuse_another(path: Path, stated: About, run: Run, own: About) -> None:
@@ -144,14 +181,10 @@ def _difference(expected: Tensor, found: Tensor) -> float:
 
 
 def _simulation(graph: nirfile.Graph, own: Record, x: Tensor, timesteps: int, images: int) -> Comparison:
-    different, total, logits = 0, Operations(), []
+    different, logits = 0, []
     for i in range(images):
         result = simulate(graph, x[i].numpy(), timesteps) if x.ndim == 4 else simulate(graph, x[:, i].numpy())
         for name, spikes in result.spikes.items():
             different += int((torch.from_numpy(spikes).flatten(1) != own.spikes[name][:, i]).sum())
         logits.append(torch.from_numpy(result.logits))
-        for done in result.operations.values():
-            total.additions += done.additions
-            total.multiplications += done.multiplications
-    per_image = Operations(total.additions // images, total.multiplications // images)
-    return Comparison(images, different, _difference(own.logits[:, :images], torch.stack(logits, 1)), per_image)
+    return Comparison(images, different, _difference(own.logits[:, :images], torch.stack(logits, 1)))

@@ -25,6 +25,10 @@ class Evaluation:
     """Mean spikes per neuron and step of every soma; of one that is not binary, the share of its outputs above 0."""
     simulated: bool
     """Whether the data are simulated recordings."""
+    images: int
+    """Of the test, all of which were looked at."""
+    held_out: int
+    """Every which image of the data set was held out for it; 0 where it has test images of its own."""
 
 
 @torch.no_grad()
@@ -53,4 +57,4 @@ def evaluate(
     summed, seen = team.sum(rates)
     firing_rates = (summed / seen.clamp(min=1)).tolist()
     rates_by_name = dict(zip(somas, firing_rates, strict=True))
-    return Evaluation(total / n, correct / n, rates_by_name, feed.info.simulated)
+    return Evaluation(total / n, correct / n, rates_by_name, feed.info.simulated, int(n), feed.info.held_out)

@@ -81,6 +81,8 @@ def fit(
         team.wait()
         assert out is not None
         run = earlier or Run(out, **given)
+        if team.leads and data is not None:
+            run.remember(data)
         shown = reporter if reporter and team.leads else Reporter()
         with run.claimed() if team.leads else nullcontext():
             trainer = Trainer(run, model, parts, feed, team, shown, began, save_every=save_every, part_bytes=part_bytes)

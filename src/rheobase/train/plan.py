@@ -1,13 +1,15 @@
-"""Memory of a training step, predicted without a GPU and without computing anything.
+"""What a training takes: memory, predicted without a GPU, and time, by timing a few steps on this machine.
 
-The step itself runs on fake tensors, which have shapes but no memory, while every storage that comes and goes is
-counted. What no tensor shows is a round number: workspaces of convolutions here, CUDA itself in `RESERVED_GIB`.
+For the memory the step runs on fake tensors, which have shapes but no content, while every storage that comes and goes
+is counted. What no tensor shows is a round number: workspaces of convolutions here, CUDA itself in `RESERVED_GIB`.
 """
 
+import copy
+import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -18,14 +20,18 @@ from torch.utils._pytree import tree_leaves
 
 from rheobase.data import DataInfo, expected
 from rheobase.recipes import Recipe
+from rheobase.train.capture import capture
 from rheobase.train.optimizers import make_optimizer
-from rheobase.train.runs import network_for
+from rheobase.train.runs import channels_last, network_for
 from rheobase.train.step import DTYPES, make_step
+from rheobase.train.switches import cudnn
 
 RESERVED_GIB = 1.0  # of a GPU's memory, for CUDA itself and gaps between allocations
 WORKSPACE = 240 * 2**20  # of cuDNN and cuBLAS: steps were seen to take 50 to 360 MiB on an H200
 CPU = torch.device("cpu")
 BLOCK = 512  # the CUDA allocator hands out multiples of this
+TIMED_SECONDS = 1.0  # for the step that is timed on a CPU: of as many images as fit into that
+TIMED_STEPS = 5  # on a GPU
 
 
 def peak_bytes(recipe: Recipe, batch: int, data: DataInfo | None = None) -> int:
@@ -73,6 +79,85 @@ def modes(recipe: Recipe) -> Iterator[Recipe]:
     """The recipe in every memory mode."""
     for memory in ("speed", "packed", "recompute"):
         yield replace(recipe, memory=memory)
+
+
+@dataclass(frozen=True)
+class Times:
+    """Seconds of training steps on this machine: an estimate, without evaluation, files and others who use it."""
+
+    step: float
+    """Of the whole batch, at the full number of timesteps."""
+    epoch: float | None
+    """None where the number of training images is not known."""
+    recipe: float | None
+    """All epochs, those with fewer timesteps too."""
+
+
+def times(
+    recipe: Recipe, data: DataInfo | None = None, device: torch.device = CPU, *, seconds: float = TIMED_SECONDS
+) -> Times:
+    """How long training by `recipe` takes on `device`; see `step_seconds`."""
+    data = data or expected(recipe.data, size=recipe.image_size, timesteps=recipe.timesteps)
+    if data.images:  # a small set is one batch
+        recipe = replace(recipe, batch_size=min(recipe.batch_size, data.images))
+    step = step_seconds(recipe, data, device, seconds=seconds)
+    if not data.images:
+        return Times(step, None, None)
+    steps = data.images / recipe.batch_size
+    short_epochs = min(recipe.short_epochs, recipe.epochs)
+    whole = (recipe.epochs - short_epochs) * steps * step
+    if short_epochs:
+        short = replace(recipe, timesteps=recipe.short_timesteps, short_epochs=0)
+        whole += short_epochs * steps * step_seconds(short, data, device, seconds=seconds)
+    return Times(step, steps * step, whole)
+
+
+def step_seconds(recipe: Recipe, data: DataInfo, device: torch.device, *, seconds: float = TIMED_SECONDS) -> float:
+    """Seconds of one training step of the recipe's batch on `device`, timed here on noise.
+
+    A GPU runs the captured step. A CPU, where a large batch may take minutes, is timed with as few images as fill about
+    so many `seconds` (at least two), and the rest is scaled.
+    """
+    with torch.random.fork_rng(), cudnn(benchmark=True):
+        run = _timed_step(recipe, data, device)
+        if device.type == "cuda":
+            for _ in range(5):  # autotuning, and the capture
+                run(recipe.batch_size)
+            return sum(run(recipe.batch_size) for _ in range(TIMED_STEPS)) / TIMED_STEPS
+        few = min(2, recipe.batch_size)
+        run(few)
+        per_image = run(few) / few
+        images = max(few, min(recipe.batch_size, int(seconds / per_image)))
+        return run(images) / images * recipe.batch_size
+
+
+def duration(seconds: float) -> str:
+    """In words, to two digits."""
+    for unit, size in (("days", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= 1.5 * size:
+            return f"{seconds / size:.2g} {unit}" if seconds < 100 * size else f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.2g} s"
+
+
+def _timed_step(recipe: Recipe, data: DataInfo, device: torch.device) -> Callable[[int], float]:
+    """A function that does one training step of so many images of noise, and returns its seconds."""
+    dtype = DTYPES.get(recipe.precision, torch.float32)
+    network = channels_last(network_for(recipe, data)).to(device, dtype).train()
+    average = copy.deepcopy(network) if recipe.average else None
+    optimizer = make_optimizer(network, recipe, device)
+    scaler = torch.amp.GradScaler(device.type, enabled=recipe.precision == "fp16")
+    step = capture(make_step(network, optimizer, scaler, recipe, recipe.timesteps, average), device)
+
+    def run(images: int) -> float:
+        shape = (recipe.timesteps, images, *data.shape) if data.timesteps else (images, *data.shape)
+        x, labels = torch.rand(shape, dtype=dtype, device=device), torch.zeros(images, dtype=torch.long, device=device)
+        began = time.monotonic()
+        step(x, labels)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        return time.monotonic() - began
+
+    return run
 
 
 class _Storages(TorchDispatchMode):

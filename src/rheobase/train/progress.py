@@ -2,13 +2,17 @@
 
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+BUSY = 0.25  # of the time without a core: other processes slow this one down
 _IMPORTED = time.monotonic()
+
+Advise = Callable[[Path, float], str | None]
 
 
 def process_seconds() -> float:
@@ -18,6 +22,26 @@ def process_seconds() -> float:
         return time.clock_gettime(time.CLOCK_BOOTTIME) - started
     except (OSError, AttributeError):
         return time.monotonic() - _IMPORTED
+
+
+def waited_seconds() -> float:
+    """How long this process, ready to work, has waited for a core; 0 where the system does not tell."""
+    try:
+        return int(Path("/proc/self/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, IndexError, ValueError):
+        return 0.0
+
+
+class Waiting:
+    """The share of the time that this process has waited for a core, since `begin`."""
+
+    def begin(self) -> None:
+        self.began, self.waited = time.monotonic(), waited_seconds()
+
+    def describe(self) -> str:
+        """What to add to a line of progress: nothing while there are cores enough."""
+        share = (waited_seconds() - self.waited) / max(time.monotonic() - self.began, 1e-9)
+        return f"  (busy machine: no core for it {100 * share:.0f} % of the time)" if share > BUSY else ""
 
 
 class Reporter:
@@ -36,23 +60,28 @@ class Reporter:
 
 
 class Lines(Reporter):
-    """One line per epoch."""
+    """One line per epoch. `advise` makes one of the folder and the share that is left, before it begins."""
 
-    def __init__(self, console: Console) -> None:
-        self.console, self.epochs = console, 0
+    def __init__(self, console: Console, advise: Advise | None = None) -> None:
+        self.console, self.advise, self.epochs, self.waiting = console, advise, 0, Waiting()
 
     def start(self, folder: Path, epochs: int, steps: int, done: int) -> None:
         self.epochs = epochs
+        if self.advise and done < epochs * steps and (line := self.advise(folder, 1 - done / (epochs * steps))):
+            self.console.print(line, highlight=False, soft_wrap=True)
+        self.waiting.begin()
 
     def epoch(self, row: dict[str, Any]) -> None:
-        self.console.print(describe(row, self.epochs), highlight=False, soft_wrap=True)
+        line = describe(row, self.epochs) + self.waiting.describe()
+        self.console.print(line, highlight=False, soft_wrap=True)
+        self.waiting.begin()
 
 
 class Bar(Lines):
     """A live bar with loss, accuracy, images per second and the time left, above it one line per epoch."""
 
-    def __init__(self, console: Console) -> None:
-        super().__init__(console)
+    def __init__(self, console: Console, advise: Advise | None = None) -> None:
+        super().__init__(console, advise)
         self.seen = 0.0
         self.bar = Progress(
             TextColumn("training"),
@@ -75,7 +104,7 @@ class Bar(Lines):
         return True
 
     def step(self, done: int, loss: float, accuracy: float, speed: float) -> None:
-        numbers = f"loss {loss:.3f}  accuracy {100 * accuracy:.1f} %  {speed:.0f} images/s"
+        numbers = f"loss {loss:.3f}  accuracy {100 * accuracy:.1f} %  {speed:.0f} images/s{self.waiting.describe()}"
         self.bar.update(self.task, completed=done, numbers=numbers)
 
     def epoch(self, row: dict[str, Any]) -> None:
@@ -94,5 +123,5 @@ def describe(row: dict[str, Any], epochs: int) -> str:
     )
 
 
-def reporter_for(console: Console) -> Reporter:
-    return Bar(console) if console.is_terminal else Lines(console)
+def reporter_for(console: Console, advise: Advise | None = None) -> Reporter:
+    return Bar(console, advise) if console.is_terminal else Lines(console, advise)

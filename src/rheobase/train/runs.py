@@ -27,6 +27,7 @@ from rheobase.train.record import write_result
 Row = dict[str, Any]  # the metrics of one epoch
 # settings of the neuron that are handed over where they are not the paper's: parts of users need not know them
 CHOICES = ("surrogate", "reset", "reset_gradient", "learn_decay")
+PLACE = "place.json"  # of this machine, so it is for the run alone: no result and no exported file has it
 
 
 class Run:
@@ -70,10 +71,31 @@ class Run:
         """What its recipe names; a plugin that has them must have been loaded."""
         return origins.find(self.folder, self.recipe, self.given)
 
+    def remember(self, path: Path) -> None:
+        """Keep where the data are, for commands that do not say it."""
+        write_json(self.folder / PLACE, {"data": str(path.absolute())})
+
+    def place(self, path: Path | None) -> Path | None:
+        """Where the data are: `path`, or else where they were; None for those that were never given one."""
+        if path is not None or not (self.folder / PLACE).exists():
+            return path
+        known = self.read(PLACE).get("data")
+        if not isinstance(known, str):
+            raise ValueError(f"{self.folder / PLACE} does not name a folder; remove it, and give the data with --data")
+        if not Path(known).exists():
+            raise ValueError(f"the data of {self.folder} are no longer in {known}; say where they are with --data")
+        return Path(known)
+
     def open_data(self, path: Path | None, *, resume: bool = False, download: bool = False) -> Dataset:
-        """The data that it was trained on, in `path`; see `open_data`."""
+        """The data that it was trained on, in `path` or where they were then; see `open_data`."""
         return open_data(
-            self.recipe, self.data, path, self.folder, loader=self.parts.data, resume=resume, download=download
+            self.recipe,
+            self.data,
+            self.place(path),
+            self.folder,
+            loader=self.parts.data,
+            resume=resume,
+            download=download,
         )
 
     def network(self) -> nn.Module:

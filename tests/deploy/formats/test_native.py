@@ -32,7 +32,7 @@ def changed(path, change):
 def test_a_saved_network_comes_back(tmp_path, global_pool, integer):
     network = fold(tiny(global_pool=global_pool))
     network.info["classes"] = ["a", "b"]
-    network = quantize(network, images(6, 2, 7, seed=5)) if integer else network
+    network = quantize(network, images(6, 2, 7, seed=5), 4) if integer else network
     save(network, tmp_path / "net.safetensors")
     loaded = load(tmp_path / "net.safetensors")
     x = images(3, 2, 7)
@@ -58,7 +58,7 @@ def test_8_bit_weights_are_within_half_a_unit(tmp_path):
 
 def test_integers_are_not_rounded_to_8_bits_again(tmp_path):
     with pytest.raises(ValueError, match="quantised already"):
-        save(quantize(fold(tiny()), images(6, 2, 7)), tmp_path / "net.safetensors", int8=True)
+        save(quantize(fold(tiny()), images(6, 2, 7), 4), tmp_path / "net.safetensors", int8=True)
     assert not list(tmp_path.iterdir())
 
 

@@ -56,7 +56,7 @@ def test_a_network_without_convolutions(tmp_path):
 
 
 def test_a_quantised_network_is_exact(tmp_path):
-    network = quantize(fold(tiny(decay=0.3)), images(6, 2, 7, seed=5))
+    network = quantize(fold(tiny(decay=0.3)), images(6, 2, 7, seed=5), 4)
     x = images(3, 2, 7)
     torch.testing.assert_close(exported(network, tmp_path, (2, 7, 7))(x, 4), network(x, 4), rtol=0, atol=1e-12)
 

@@ -97,13 +97,13 @@ LAYOUTS = {
 
 
 @dataset
-@expecting(classes=10, channels=3, size=32)
+@expecting(classes=10, channels=3, size=32, images=50_000)
 def cifar10(path: Path, *, download: bool = False) -> Dataset:
     return _load("cifar10", path, download)
 
 
 @dataset
-@expecting(classes=100, channels=3, size=32)
+@expecting(classes=100, channels=3, size=32, images=50_000)
 def cifar100(path: Path, *, download: bool = False) -> Dataset:
     return _load("cifar100", path, download)
 

@@ -16,16 +16,17 @@ from rheobase.data.expectation import expecting
 from rheobase.plugins import dataset
 
 CLASSES = tuple("0123456789")
+HELD_OUT = 5
 
 
 @dataset
-@expecting(classes=CLASSES, channels=1, size=8)
+@expecting(classes=CLASSES, channels=1, size=8, images=1438)
 def digits(path: Path | None = None) -> Dataset:
     """Every fifth image is held out for testing; no path is needed."""
     packed = (files("rheobase.data.sets") / "digits.csv.gz").read_bytes()
     rows = np.loadtxt(gzip.decompress(packed).decode().splitlines(), delimiter=",", dtype=np.int64)
     images = torch.from_numpy(rows[:, :-1] * 255 // 16).to(torch.uint8).view(-1, 1, 8, 8)
     labels = torch.from_numpy(rows[:, -1])
-    held_out = torch.arange(len(labels)) % 5 == 4
+    held_out = torch.arange(len(labels)) % HELD_OUT == HELD_OUT - 1
     train, test = (Split(images[part], labels[part]) for part in (~held_out, held_out))
-    return Dataset.of("digits", train, test, CLASSES)
+    return Dataset.of("digits", train, test, CLASSES, held_out=HELD_OUT)

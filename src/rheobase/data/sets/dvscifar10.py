@@ -17,7 +17,7 @@ SPLITS = ("tenth", "first")
 
 
 @dataset
-@expecting(classes=CLASSES, channels=2, size=42, timesteps=10)
+@expecting(classes=CLASSES, channels=2, size=42, timesteps=10, images=9000)
 def dvscifar10(
     path: Path, *, size: int = 0, timesteps: int = 0, split: str = "tenth", **slicing: Option
 ) -> EventDataset:

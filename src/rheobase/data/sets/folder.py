@@ -13,7 +13,7 @@ from rheobase.data import ilsvrc, shards
 from rheobase.data.dataset import Dataset, Split, prefetch
 from rheobase.data.expectation import expecting
 from rheobase.data.files import SUFFIXES, Files
-from rheobase.data.folders import Classes, flat, split
+from rheobase.data.folders import Classes, flat, held_out, split
 from rheobase.data.shards import Listing, Listings
 from rheobase.plugins import dataset
 
@@ -28,21 +28,23 @@ def folder(path: Path, *, size: int = 0) -> Dataset:
     """All images, resized to `size`, in memory; normalisation follows from the training images."""
     if size < 1:
         raise ValueError(
-            "data set 'folder' needs a size for its images; give one, 32 for example (train: --set image_size=32)"
+            "data set 'folder' needs a size for its images, 32 for example: add --size 32 to `rheobase data`, "
+            "--set image_size=32 to `rheobase train`"
         )
-    classes, train, test = _split(path, size)
+    classes, train, test, held_out = _split(path, size)
     needed = (len(train) + len(test)) * 3 * size**2
     if needed > LIMIT:
         raise ValueError(f"the images in {path} take {needed / 2**30:.0f} GiB at size {size}; use --set data=imagenet")
-    return Dataset.of("folder", _decoded(replace(train, margin=1.0)), _decoded(replace(test, margin=1.0)), classes)
+    own, other = _decoded(replace(train, margin=1.0)), _decoded(replace(test, margin=1.0))
+    return Dataset.of("folder", own, other, classes, held_out=held_out)
 
 
 @dataset
-@expecting(classes=1000, channels=3, size=224)
+@expecting(classes=1000, channels=3, size=224, images=1_281_167)
 def imagenet(path: Path, *, size: int = 224) -> Dataset:
     """Images decoded batch by batch, normalised as usual for ImageNet."""
-    classes, train, test = _split(path, size)
-    return Dataset.of("imagenet", train, test, classes, mean=IMAGENET_MEAN, std=IMAGENET_STD)
+    classes, train, test, held_out = _split(path, size)
+    return Dataset.of("imagenet", train, test, classes, mean=IMAGENET_MEAN, std=IMAGENET_STD, held_out=held_out)
 
 
 def _decoded(files: Files) -> Split:
@@ -52,10 +54,12 @@ def _decoded(files: Files) -> Split:
     return Split(images, files.labels)
 
 
-def _split(folder: Path, size: int) -> tuple[tuple[str, ...], Files, Files]:
-    """Names of the classes, and the files for training and testing."""
+def _split(folder: Path, size: int) -> tuple[tuple[str, ...], Files, Files, int]:
+    """Names of the classes, the files for training and testing, and every which image is held out for the latter."""
     classes, train, test = listings(folder)
-    return classes, Files(train.places, train.labels, size), Files(test.places, test.labels, size)
+    own, other = (Files(part.places, part.labels, size) for part in (train, test))
+    fixed = (folder / shards.INDEX).is_file() or ilsvrc.is_here(folder)
+    return classes, own, other, 0 if fixed else held_out(folder)
 
 
 def listings(folder: Path) -> Listings:

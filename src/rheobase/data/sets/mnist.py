@@ -18,13 +18,13 @@ CLOTHES = ("T-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt",
 
 
 @dataset
-@expecting(classes=DIGITS, channels=1, size=28)
+@expecting(classes=DIGITS, channels=1, size=28, images=60_000)
 def mnist(path: Path) -> Dataset:
     return _load("mnist", path, "MNIST", DIGITS)
 
 
 @dataset("fashion-mnist")
-@expecting(classes=CLOTHES, channels=1, size=28)
+@expecting(classes=CLOTHES, channels=1, size=28, images=60_000)
 def fashion_mnist(path: Path) -> Dataset:
     return _load("fashion-mnist", path, "FashionMNIST", CLOTHES)
 

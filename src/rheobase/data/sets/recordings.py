@@ -10,7 +10,7 @@ from pathlib import Path
 from rheobase.data.events import SUFFIXES
 from rheobase.data.eventset import EventDataset, Option, Slicing, build, own_recording
 from rheobase.data.expectation import expecting
-from rheobase.data.folders import flat, split
+from rheobase.data.folders import flat, held_out, split
 from rheobase.plugins import dataset
 
 CLIPPED = 0.01  # share of the events beyond what a cell counts, above which frames no longer tell how many there were
@@ -25,7 +25,8 @@ def recordings(path: Path, *, size: int = 0, timesteps: int = 0, **slicing: Opti
     (files, labels), (test_files, test_labels) = flat(train), flat(test)
     is_test = [False] * len(files) + [True] * len(test_files)
     jobs = [partial(own_recording, file, cut) for file in (*files, *test_files)]
-    found = build("recordings", tuple(train), labels + test_labels, is_test, cut, jobs, files=files + test_files)
+    how = {"files": files + test_files, "held_out": held_out(path)}
+    found = build("recordings", tuple(train), labels + test_labels, is_test, cut, jobs, **how)
     if found.uncounted > CLIPPED * found.events:
         warnings.warn(
             f"recordings: {100 * found.uncounted / found.events:.0f} % of the events are beyond the 255 that a cell "

@@ -3,7 +3,7 @@
 They come from the simulated camera of `events.simulate`, and their `DataInfo` says so.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -34,7 +34,7 @@ class Camera:
 
 
 @dataset("digits-dvs")
-@expecting(classes=digits.CLASSES, channels=2, size=16, timesteps=5, simulated=True)
+@expecting(classes=digits.CLASSES, channels=2, size=16, timesteps=5, simulated=True, images=1438)
 def digits_dvs(path: Path, *, size: int = 0, timesteps: int = 0, **slicing: Option) -> EventDataset:
     """The 1797 digits at 16 x 16, 5 slices of 20 ms, split as the digits are."""
     cut = Slicing(window=20_000, timesteps=5, size=16).changed(size=size, timesteps=timesteps, **slicing)
@@ -44,11 +44,12 @@ def digits_dvs(path: Path, *, size: int = 0, timesteps: int = 0, **slicing: Opti
     images = torch.cat([source.train.images, source.test.images])
     labels = torch.cat([source.train.labels, source.test.labels])
     is_test = [i >= len(source.train) for i in range(len(labels))]
-    return _build("digits-dvs", digits.CLASSES, images, labels, is_test, cut, Camera(16, 100_000, 2.0))
+    found = _build("digits-dvs", digits.CLASSES, images, labels, is_test, cut, Camera(16, 100_000, 2.0))
+    return replace(found, info=replace(found.info, held_out=digits.HELD_OUT))
 
 
 @dataset("dvscifar10-simulated")
-@expecting(classes=dvscifar10.CLASSES, channels=2, size=42, timesteps=10, simulated=True)
+@expecting(classes=dvscifar10.CLASSES, channels=2, size=42, timesteps=10, simulated=True, images=9000)
 def dvscifar10_simulated(
     path: Path, *, size: int = 0, timesteps: int = 0, download: bool = False, **slicing: Option
 ) -> EventDataset:

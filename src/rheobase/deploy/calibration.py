@@ -1,0 +1,93 @@
+"""A network and its integer version at work side by side, layer by layer, while the latter is being made."""
+
+import copy
+from collections.abc import Mapping, Sequence
+from math import prod
+
+import torch
+from torch import Tensor, nn
+
+from rheobase.deploy.lower import node_shapes
+from rheobase.deploy.network import INPUT, LARGEST_INPUT, LIF, Network
+
+MEMORY = 2**28  # bytes for the spikes of the widest layer, which take one each
+BATCH = 16  # images that run at once
+PLACES, VALUES = 8192, 2**25  # at most so many places in a layer's output are looked at, and values of their inputs
+
+Pair = tuple[Tensor, Tensor]  # of the exact network, and of its integer version
+Places = tuple[Tensor, ...]  # step, image, row and column
+
+
+class Calibration:
+    """`exact` is a network of convolutions and neurons, for `images` [T, N, C, H, W] in multiples of its input unit.
+
+    T is 1 where all steps see the same.
+    """
+
+    def __init__(self, exact: Network, images: Tensor, timesteps: int) -> None:
+        self.inputs_of, self.timesteps = exact.inputs, timesteps
+        self.nodes = dict(copy.deepcopy(exact).float().nodes)  # fast; a spike that flips does not matter here
+        self.until: dict[str, str] = {}  # whose spikes are needed up to which layer
+        for name, node in exact.nodes.items():
+            for synapse in exact.inputs[name] if isinstance(node, LIF) else (name,):
+                self.until[exact.inputs[synapse][0]] = name
+        widest = max(prod(shape) for shape in node_shapes(exact, tuple(images.shape[2:])).values())
+        few = min(images.shape[1], max(1, MEMORY // (widest * timesteps)))
+        images = images[:, torch.arange(few) * images.shape[1] // few]  # from everywhere
+        self.sent: dict[str, Pair] = {INPUT: (images, images.round().clamp(-LARGEST_INPUT, LARGEST_INPUT))}
+
+    def inputs(self, synapses: Mapping[str, nn.Conv2d]) -> dict[str, Pair]:
+        """What every synapse of one layer reads, [P, C * kernel], at the same places of the layer."""
+        sent = {name: self.sent[self.inputs_of[name][0]] for name in synapses}
+        name, conv = next(iter(synapses.items()))
+        steps = max(len(exact) for exact, _ in sent.values())
+        most = min(PLACES, VALUES // max(conv.weight[0].numel() for conv in synapses.values()))
+        where = _places((steps, sent[name][0].shape[1], *_size(conv, sent[name][0].shape[3:])), max(1, most))
+        reads = {name: [_read(x, conv, where) for x in sent[name]] for name, conv in synapses.items()}
+        return {name: (exact, integer) for name, (exact, integer) in reads.items()}
+
+    def fire(self, name: str, nodes: Mapping[str, nn.Module]) -> None:
+        """Let that layer of neurons fire; `nodes` has its integer version."""
+        self.sent[name] = self._spikes(name, self.nodes, 0), self._spikes(name, nodes, 1)
+        for source in [source for source, last in self.until.items() if last == name]:
+            del self.sent[source]
+
+    def _spikes(self, name: str, nodes: Mapping[str, nn.Module], version: int) -> Tensor:
+        synapses = {synapse: self.sent[self.inputs_of[synapse][0]][version] for synapse in self.inputs_of[name]}
+        parts = []
+        for batch in zip(*(x.split(BATCH, 1) for x in synapses.values()), strict=True):
+            currents = []
+            for synapse, x in zip(synapses, batch, strict=True):
+                conv = nodes[synapse]
+                assert isinstance(conv, nn.Conv2d)
+                currents.append(conv(x.to(conv.weight.dtype).flatten(0, 1)).unflatten(0, x.shape[:2]))
+            parts.append(nodes[name](currents, self.timesteps) > 0)
+        return torch.cat(parts, 1)
+
+
+def _size(conv: nn.Conv2d, size: Sequence[int]) -> list[int]:
+    """Height and width of what the convolution makes of images of that size."""
+    assert not isinstance(conv.padding, str)
+    windows = zip(size, conv.padding, conv.dilation, conv.kernel_size, conv.stride, strict=True)
+    return [(n + 2 * p - d * (k - 1) - 1) // s + 1 for n, p, d, k, s in windows]
+
+
+def _places(shape: tuple[int, ...], most: int) -> Places:
+    """Of an output [T, N, H, W]: all, or so many at random, always the same ones."""
+    total = prod(shape)
+    chosen = torch.arange(total)
+    if total > most:
+        chosen = torch.randint(total, (most,), generator=torch.Generator().manual_seed(0))
+    return torch.unravel_index(chosen, shape)
+
+
+def _read(x: Tensor, conv: nn.Conv2d, where: Places) -> Tensor:
+    """What the convolution sees of x [T, N, C, H, W] at those places of its output: [P, C * kernel]."""
+    assert not isinstance(conv.padding, str)
+    step, image, row, column = (index[:, None, None] for index in where)
+    (top, left), (height, width) = conv.padding, conv.kernel_size
+    padded = nn.functional.pad(x, (left, left, top, top))
+    rows = row * conv.stride[0] + torch.arange(height)[:, None] * conv.dilation[0]
+    columns = column * conv.stride[1] + torch.arange(width) * conv.dilation[1]
+    # [P, kernel, C]; a step that all share is there once
+    return padded[step % len(x), image, :, rows, columns].permute(0, 3, 1, 2).flatten(1).double()
