@@ -1,11 +1,22 @@
 """The commands that list what there is, and what it would take: recipes, models, plan. `register` adds them."""
 
+from dataclasses import asdict
 from inspect import cleandoc
 from typing import Annotated
 
 import typer
 
-from rheobase.cli.common import RECIPE_HELP, DataOption, PluginOption, SettingsOption, console, table
+from rheobase.cli.common import (
+    RECIPE_HELP,
+    DataOption,
+    JsonOption,
+    PluginOption,
+    SettingsOption,
+    console,
+    print_json,
+    print_wrapped,
+    table,
+)
 
 
 def register(app: typer.Typer) -> None:
@@ -13,28 +24,68 @@ def register(app: typer.Typer) -> None:
         app.command()(command)
 
 
-def recipes(plugin: PluginOption = None) -> None:
-    """List the recipes."""
+def recipes(
+    name: Annotated[str | None, typer.Argument(help="Show the settings of this recipe.")] = None,
+    json: JsonOption = False,
+    plugin: PluginOption = None,
+) -> None:
+    """List the recipes, or the settings of one with their meanings."""
     from rheobase.recipes import RECIPES, get
 
-    rows = table("recipe", "network", "data", "T", "epochs", last="what")
-    for name, function in RECIPES.items():
-        r = get(name)
-        rows.add_row(name, r.network, r.data, str(r.timesteps), str(r.epochs), cleandoc(function.__doc__ or ""))
+    if name is not None:
+        return _recipe(name, json)
+    found = {name: (get(name), _description(function)) for name, function in RECIPES.items()}
+    if json:
+        return print_json({"recipes": [asdict(r) | {"description": words} for r, words in found.values()]})
+    width = max(map(len, found))
+    for name, (r, words) in found.items():
+        epochs = "epoch" if r.epochs == 1 else "epochs"
+        print_wrapped(f"{name:<{width}}  {r.network} on {r.data}, T = {r.timesteps}, {r.epochs} {epochs}")
+        print_wrapped(words.partition("\n\n")[0], "  ")
+
+
+def _recipe(name: str, json: bool) -> None:
+    from rheobase.recipes import RECIPES, get
+    from rheobase.recipes.settings import as_text, settings
+
+    found, words = settings(get(name)), _description(RECIPES[name])
+    if json:
+        return print_json({"name": name, "description": words, "settings": [asdict(s) for s in found]})
+    console.print(name)
+    for paragraph in words.split("\n\n"):
+        print_wrapped(paragraph, "  ")
+    rows = table("", "setting", "value", "default", last="meaning")
+    for s in found:
+        meaning = f"{s.meaning} One of {', '.join(s.choices)}." if s.choices else s.meaning
+        default = "" if s.default is None else as_text(s.default)
+        rows.add_row("*" if s.changed else "", s.name, as_text(s.value), default, meaning)
     console.print(rows, soft_wrap=False)
+    console.print("* set by the recipe; --set KEY=VALUE changes any")
 
 
-def models(plugin: PluginOption = None) -> None:
+def _description(function: object) -> str:
+    """The docstring, its paragraphs as one line each."""
+    paragraphs = cleandoc(function.__doc__ or "").split("\n\n")
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+
+
+def models(json: JsonOption = False, plugin: PluginOption = None) -> None:
     """List the networks."""
     from rheobase.analysis.sizes import summary
     from rheobase.models import MODELS
 
-    rows = table("network", "layers", "parameters", "multiplications\nper step", "default\ninput", last="what for")
-    for name in MODELS:
-        s = summary(name)
-        size = "x".join(map(str, s.shape))
-        rows.add_row(name, str(s.layers), f"{s.parameters / 1e6:.2f} M", f"{s.multiplications:.3g}", size, s.purpose)
-    console.print(rows, soft_wrap=False)
+    found = [summary(name) for name in MODELS]
+    if json:
+        return print_json({"models": [asdict(s) for s in found]})
+    width = max(len(s.name) for s in found)
+    console.print(f"{'network':<{width}} layers parameters multiplications default")
+    console.print(f"{'':<{width}} {'':6} {'':10} {'per step':>15} input")
+    for s in found:
+        parameters = f"{s.parameters / 1e6:.2f} M"
+        console.print(
+            f"{s.name:<{width}} {s.layers:>6} {parameters:>10} {s.multiplications:>15.3g} {'x'.join(map(str, s.shape))}"
+        )
+        print_wrapped(s.purpose, "  ")
 
 
 def plan(
@@ -43,6 +94,7 @@ def plan(
     data: DataOption = None,
     memory: Annotated[float, typer.Option(min=1, help="Memory of the GPU in GiB.")] = 80.0,
     processes: Annotated[int, typer.Option(min=1, help="GPUs that share a batch.")] = 1,
+    json: JsonOption = False,
     plugin: PluginOption = None,
 ) -> None:
     """Predict the memory of training, and the largest batch that a GPU can take."""
@@ -54,12 +106,30 @@ def plan(
     chosen = recipes.get(recipe).changed(settings or [])
     batch = -(-chosen.batch_size // processes)
     free = int((memory - plan.RESERVED_GIB) * 2**30)
-    rows = table("memory mode", f"peak with {batch} images", last=f"largest batch in {memory:g} GiB")
     unknown = plugins.dataset.get(chosen.data) not in EXPECTED  # what it looks like, before it is loaded
     info = load_data(chosen, data).info if data or unknown else None
-    for variant in plan.modes(chosen):
-        peak, largest = plan.peak_bytes(variant, batch, info), plan.largest_batch(variant, free, info)
-        rows.add_row(variant.memory, f"{peak / 2**30:.2f} GiB", str(largest))
+    modes = [
+        {
+            "memory": variant.memory,
+            "peak_bytes": plan.peak_bytes(variant, batch, info),
+            "largest_batch": plan.largest_batch(variant, free, info),
+        }
+        for variant in plan.modes(chosen)
+    ]
+    if json:
+        return print_json(
+            {
+                "recipe": asdict(chosen),
+                "processes": processes,
+                "batch_per_process": batch,
+                "gpu_bytes": int(memory * 2**30),
+                "reserved_bytes": int(plan.RESERVED_GIB * 2**30),
+                "modes": modes,
+            }
+        )
+    rows = table("memory mode", f"peak with {batch} images", last=f"largest batch in {memory:g} GiB")
+    for mode in modes:
+        rows.add_row(str(mode["memory"]), f"{int(mode['peak_bytes']) / 2**30:.2f} GiB", str(mode["largest_batch"]))
     console.print(f"{chosen.network}, {chosen.timesteps} timesteps, {chosen.precision}, per GPU")
     console.print(rows, soft_wrap=False)
     console.print(f"{plan.RESERVED_GIB:g} GiB of the memory is set aside for CUDA itself.")
