@@ -33,10 +33,12 @@ def recipes(
     from rheobase.recipes import RECIPES, get
 
     if name is not None:
-        return _recipe(name, json)
+        _recipe(name, json)
+        return
     found = {name: (get(name), _description(function)) for name, function in RECIPES.items()}
     if json:
-        return print_json({"recipes": [asdict(r) | {"description": words} for r, words in found.values()]})
+        print_json({"recipes": [asdict(r) | {"description": words} for r, words in found.values()]})
+        return
     width = max(map(len, found))
     for name, (r, words) in found.items():
         epochs = "epoch" if r.epochs == 1 else "epochs"
@@ -50,7 +52,8 @@ def _recipe(name: str, json: bool) -> None:
 
     found, words = settings(get(name)), _description(RECIPES[name])
     if json:
-        return print_json({"name": name, "description": words, "settings": [asdict(s) for s in found]})
+        print_json({"name": name, "description": words, "settings": [asdict(s) for s in found]})
+        return
     console.print(name)
     for paragraph in words.split("\n\n"):
         print_wrapped(paragraph, "  ")
@@ -76,7 +79,8 @@ def models(json: JsonOption = False, plugin: PluginOption = None) -> None:
 
     found = [summary(name) for name in MODELS]
     if json:
-        return print_json({"models": [asdict(s) for s in found]})
+        print_json({"models": [asdict(s) for s in found]})
+        return
     width = max(len(s.name) for s in found)
     console.print(f"{'network':<{width}} layers parameters multiplications default")
     console.print(f"{'':<{width}} {'':6} {'':10} {'per step':>15} input")
@@ -117,7 +121,7 @@ def plan(
         for variant in plan.modes(chosen)
     ]
     if json:
-        return print_json(
+        print_json(
             {
                 "recipe": asdict(chosen),
                 "processes": processes,
@@ -127,6 +131,7 @@ def plan(
                 "modes": modes,
             }
         )
+        return
     rows = table("memory mode", f"peak with {batch} images", last=f"largest batch in {memory:g} GiB")
     for mode in modes:
         rows.add_row(str(mode["memory"]), f"{int(mode['peak_bytes']) / 2**30:.2f} GiB", str(mode["largest_batch"]))
