@@ -1,5 +1,6 @@
 """The commands that train and measure: demo, train, eval. `register` adds them to the command line."""
 
+import gc
 import os
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -162,6 +163,7 @@ def _fit_several(
         for i, (folder, recipe) in enumerate(zip(folders, chosen, strict=True)):
             if _leads():
                 console.print(f"seed {recipe.seed}, {i + 1} of {len(chosen)}")
+            gc.collect()  # the network before holds itself, and its memory, by a cycle of references
             words = [*again, "--out", whole, "--continue"]
             began = process_seconds() if i else 0.0
             _start_or_go_on(recipe, folder, go_on=True, again=words, began=began, **options)
