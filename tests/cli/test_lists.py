@@ -70,6 +70,7 @@ def test_one_recipe_shows_every_setting(here: Here, width: int) -> None:
     assert rows["decay"].split()[:4] == ["*", "decay", "0.5", "0.25"]
     assert rows["v_th"].split()[:3] == ["v_th", "0.5", "0.5"]
     assert "93.32 % after 116 s" in words(output)
+    assert "…" not in here("recipes", "dvscifar10_simulated")[1]  # a long name leaves little room for the meanings
 
 
 def test_recipes_of_plugins_are_shown_too(here: Here) -> None:
