@@ -71,6 +71,14 @@ def test_better_is_higher_and_longer_is_further_right(found: dict[str, Any]) -> 
     assert float(first.attrib["cy"]) < float(second.attrib["cy"])
 
 
+def test_points_have_the_numbers_of_their_rows(found: dict[str, Any]) -> None:
+    first, *others = found["rows"]
+    drawn = charts(render(found | {"rows": [first | {"joule": None}, *others]}))["Accuracy against energy"]
+    (dot,) = drawn.findall("circle")
+    assert dot.attrib["class"] == "dot c1"
+    assert drawn.findall("text")[-1].text == "2"
+
+
 def test_what_is_not_known_is_a_dash(found: dict[str, Any]) -> None:
     assert cells(found["rows"][2]) == ["1", "-", "-", "4", "-", "-", "-"]
     assert percent(None) == "-"
@@ -88,7 +96,7 @@ def test_sixteen_lines_can_be_told_apart() -> None:
 
 def test_a_scatter_of_next_to_nothing() -> None:
     assert "nothing to draw" in svg.scatter({}, "x", "y")
-    assert "nan" not in svg.scatter({"a": (0.0, 0.0, 0.0)}, "x", "y")
+    assert "nan" not in svg.scatter({3: ("a", 0.0, 0.0, 0.0)}, "x", "y")
 
 
 @pytest.mark.parametrize(

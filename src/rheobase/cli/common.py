@@ -66,7 +66,8 @@ def print_json(content: Any) -> None:
 
 def print_wrapped(text: str, first: str = "", rest: str = "  ") -> None:
     """A paragraph in lines that fit, broken between words; `first` and `rest` begin the first and the others."""
-    console.print(fill(text, console.width, initial_indent=first, subsequent_indent=rest))
+    if text:
+        console.print(fill(text, console.width, initial_indent=first, subsequent_indent=rest))
 
 
 def target_file(path: Path, kind: str) -> Path:

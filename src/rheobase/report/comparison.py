@@ -13,7 +13,7 @@ HEADINGS = ("row", "runs", "last, %", "best, %", "T", "time", "spikes per neuron
 def render(data: Mapping[str, Any]) -> str:
     """The page."""
     rows = data["rows"]
-    tested = {f"{i}: {row['name']}": row for i, row in enumerate(rows, 1) if row["accuracy_last"]}
+    tested = {i: row for i, row in enumerate(rows, 1) if row["accuracy_last"]}
     facts = {"runs": str(sum(len(row["runs"]) for row in rows)), "rows": str(len(rows))}
     if tested:
         best = max(tested.values(), key=lambda row: row["accuracy_last"]["mean"])
@@ -80,13 +80,17 @@ def _settings(data: Mapping[str, Any]) -> str:
     if not found:
         return "<p>none</p>"
     headings = ["setting", *(str(i) for i in range(1, len(data["rows"]) + 1))]
-    return table(headings, ([name, *map(str, values)] for name, values in found.items()))
+    return table(headings, ([name, *map(_text, values)] for name, values in found.items()))
 
 
-def _curves(tested: Mapping[str, Mapping[str, Any]]) -> str:
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _curves(tested: Mapping[int, Mapping[str, Any]]) -> str:
     series, bands = {}, {}
-    for name, row in tested.items():
-        points = row["accuracy_by_epoch"]
+    for number, row in tested.items():
+        name, points = f"{number}: {row['name']}", row["accuracy_by_epoch"]
         means = [100 * point["accuracy"]["mean"] for point in points]
         series[name] = ([point["epoch"] for point in points], means)
         if len(row["runs"]) > 1:
@@ -97,10 +101,10 @@ def _curves(tested: Mapping[str, Mapping[str, Any]]) -> str:
     return section("Learning", "mean over the seeds; the band is their deviation", chart, "two")
 
 
-def _against(key: str, title: str, x: str, tested: Mapping[str, Mapping[str, Any]], unit: float) -> str:
+def _against(key: str, title: str, x: str, tested: Mapping[int, Mapping[str, Any]], unit: float) -> str:
     points = {}
-    for name, row in tested.items():
+    for number, row in tested.items():
         if row[key]:
-            found = row["accuracy_last"]
-            points[name] = (unit * row[key]["mean"], 100 * found["mean"], 100 * (found["deviation"] or 0.0))
+            found, deviation = row["accuracy_last"], row["accuracy_last"]["deviation"] or 0.0
+            points[number] = (row["name"], unit * row[key]["mean"], 100 * found["mean"], 100 * deviation)
     return section(title, "after the last epoch; see the rows by number", svg.scatter(points, x, "accuracy, %"))

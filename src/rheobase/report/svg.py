@@ -50,12 +50,12 @@ def line_chart(series: Series, x: str, y: str, *, log: bool = False, bands: Band
     return _svg(parts, f"{y} against {x}") + _legend(list(series))
 
 
-def scatter(points: Mapping[str, tuple[float, float, float]], x: str, y: str) -> str:
-    """A numbered point (x, y, deviation of y) for every label; each says its values."""
+def scatter(points: Mapping[int, tuple[str, float, float, float]], x: str, y: str) -> str:
+    """A point (label, x, y, deviation of y) for every number; each says its values."""
     if not points:
         return '<p class="note">nothing to draw</p>'
-    ticks, place_y = _axis([v for _, b, d in points.values() for v in (b - d, b + d)], False)
-    every_x = [a for a, _, _ in points.values()]
+    ticks, place_y = _axis([v for _, _, b, d in points.values() for v in (b - d, b + d)], False)
+    every_x = [a for _, a, _, _ in points.values()]
     marks = _round_marks(min(every_x), max(every_x))
     low, high = marks[0], marks[-1]
     parts = [_frame(ticks, place_y, x, y)]
@@ -64,14 +64,14 @@ def scatter(points: Mapping[str, tuple[float, float, float]], x: str, y: str) ->
         return LEFT + 8 + (v - low) / (high - low) * (WIDTH - LEFT - 34)
 
     parts += [_text(place_x(v), HEIGHT - BOTTOM + 13, f"{v:.6g}", "middle") for v in marks]
-    for i, (label, (a, b, d)) in enumerate(points.items()):
-        left, said = place_x(a), f"{escape(label)}: {a:.4g}, {b:.4g}"
+    for number, (label, a, b, d) in points.items():
+        left, said, colour = place_x(a), f"{escape(label)}: {a:.4g}, {b:.4g}", f"c{(number - 1) % 4}"
         top, bottom = place_y(b + d), place_y(b - d)
-        parts.append(f'<line class="line c{i % 4}" x1="{left:.1f}" x2="{left:.1f}" y1="{top:.1f}" y2="{bottom:.1f}"/>')
+        parts.append(f'<line class="line {colour}" x1="{left:.1f}" x2="{left:.1f}" y1="{top:.1f}" y2="{bottom:.1f}"/>')
         parts.append(
-            f'<circle class="dot c{i % 4}" cx="{left:.1f}" cy="{place_y(b):.1f}" r="4"><title>{said}</title></circle>'
+            f'<circle class="dot {colour}" cx="{left:.1f}" cy="{place_y(b):.1f}" r="4"><title>{said}</title></circle>'
         )
-        parts.append(_text(left + 6, place_y(b) - 4, str(i + 1), "start"))
+        parts.append(_text(left + 6, place_y(b) - 4, str(number), "start"))
     return _svg(parts, f"{y} against {x}")
 
 
