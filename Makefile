@@ -2,7 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
-PEERS := loguru==0.7.3 nirtorch==2.6 norse==1.1.0 snntorch==1.0.0 spikingjelly==2.0.0
+PEERS := aedat==2.3.0 expelliarmus==1.1.12 loguru==0.7.3 nirtorch==2.6 norse==1.1.0 snntorch==1.0.0 \
+	spikingjelly==2.0.0 tonic==1.7.0
 
 .PHONY: demo test test-kills test-peers test-gpu check bench clean
 
@@ -20,10 +21,10 @@ test: .venv/installed  ## run the tests, two at a time; small networks gain noth
 test-kills: .venv/installed  ## kill and resume a run at 100 random moments
 	RHEOBASE_KILLS=100 $(BIN)/pytest tests/train/test_loop.py -k kills
 
-test-peers: .venv/installed  ## install numba, Triton, ONNX and the peer libraries, and run the tests that need them
+test-peers: .venv/installed  ## install faery, numba, Triton, ONNX and the peer libraries, and run the tests that need them
 	$(PIP) --editable ".[dev,events,kernels,onnx]"
 	$(PIP) --no-deps $(PEERS)
-	$(BIN)/pytest tests/kernels tests/benchmarks tests/cli/test_deploy.py tests/deploy tests/data tests/story
+	$(BIN)/pytest tests/kernels tests/conformance tests/benchmarks tests/cli/test_deploy.py tests/deploy tests/data tests/story
 
 test-gpu: .venv/installed  ## run the tests of kernels and training on this machine's GPU
 	$(BIN)/pytest tests/kernels tests/nn tests/train/test_capture.py tests/tasks/test_gradients.py

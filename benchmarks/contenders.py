@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -59,15 +59,16 @@ class Contender:
     make: Callable[[Setting], tuple[nn.Module, Forward]]
     graph: bool = False  # captured in a CUDA graph, where there is one
     same: str = ""  # equal to the law in its "spikes", or in its "gradients" too: checked in float64
+    neuron: dict[str, Any] = field(default_factory=dict)  # settings other than the paper's
 
 
-def _rheobase(setting: Setting, memory: str) -> tuple[nn.Module, Forward]:
-    net = setting.build(memory=memory)
+def _rheobase(setting: Setting, memory: str, **neuron: Any) -> tuple[nn.Module, Forward]:
+    net = setting.build(memory=memory, **neuron)
     return net, partial(net, timesteps=setting.timesteps)
 
 
-def _loop(setting: Setting, compiled: bool = False) -> tuple[nn.Module, Forward]:
-    net = setting.build(soma=LoopSoma)
+def _loop(setting: Setting, compiled: bool = False, **neuron: Any) -> tuple[nn.Module, Forward]:
+    net = setting.build(soma=LoopSoma, **neuron)
     run = torch.compile(net, dynamic=False) if compiled else net
     return net, partial(run, timesteps=setting.timesteps)
 
@@ -133,6 +134,27 @@ CONTENDERS = {
     ),
     "snntorch": Contender("loop over time, no tdBN", _snntorch),
 }
+
+
+def _variant(what: str, **neuron: Any) -> Contender:
+    return Contender(what, partial(_rheobase, memory="speed", **neuron), True, "gradients", neuron)
+
+
+VARIANTS = {  # our other neurons
+    "rheobase-triangle": _variant("triangular surrogate", surrogate="triangle"),
+    "rheobase-sigmoid": _variant("sigmoid surrogate", surrogate="sigmoid"),
+    "rheobase-atan": _variant("arctan surrogate", surrogate="atan"),
+    "rheobase-soft": _variant("soft reset", reset="soft"),
+    "rheobase-detached": _variant("no gradient through the reset", reset_gradient=False),
+    "rheobase-decay-layer": _variant("a learnt decay per layer", learn_decay="layer"),
+    "rheobase-decay-channel": _variant("a learnt decay per channel", learn_decay="channel"),
+}
+
+
+def contender(name: str) -> Contender:
+    """By its name, also that of the same with the sources of another checkout."""
+    name = name.removeprefix(BEFORE)
+    return VARIANTS[name] if name in VARIANTS else CONTENDERS[name]
 
 
 def training_step(net: nn.Module, forward: Forward, setting: Setting) -> Step:
@@ -212,7 +234,8 @@ def difference_from_law(contender: Contender, setting: Setting) -> float:
     usual = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
-        (law, law_forward), (net, forward), images = _loop(small), contender.make(small), small.images()
+        (law, law_forward), (net, forward) = _loop(small, **contender.neuron), contender.make(small)
+        images = small.images()
     finally:
         torch.set_default_dtype(usual)
     synaptic = [name for name, _ in law.named_parameters() if "soma" not in name]

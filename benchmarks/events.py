@@ -49,13 +49,13 @@ def slicers(events: Events) -> dict[str, Contender]:
     found["rheobase, 32 x 32"] = partial(cut, size=(32, 32))
     found["rheobase, 5 ms, 42 x 42"] = partial(cut, window=WINDOW // 6, timesteps=6 * timesteps(events), size=(42, 42))
     columns = {"t": events.t, "x": events.x, "y": events.y, "p": events.p}
-    if tonic := _peer("tonic.transforms"):
+    if tonic := peer("tonic.transforms"):
         rows = np.zeros(len(events), [("t", np.int64), ("x", np.int16), ("y", np.int16), ("p", bool)])
         for name, values in columns.items():
             rows[name] = values
         to_frame = tonic.ToFrame((events.width, events.height, 2), time_window=WINDOW, include_incomplete=True)
         found["tonic"] = lambda: to_frame(rows)
-    if jelly := _peer("spikingjelly.datasets.utils"):
+    if jelly := peer("spikingjelly.datasets.utils"):
         found["spikingjelly"] = lambda: jelly.integrate_events_by_fixed_duration(
             columns, WINDOW, events.height, events.width
         )
@@ -64,11 +64,11 @@ def slicers(events: Events) -> dict[str, Contender]:
 
 def readers(path: Path) -> dict[str, Contender]:
     version_3 = path.read_bytes().startswith(aedat.MAGIC_3)
-    found: dict[str, Contender] = {"rheobase": lambda: _columns(read(path))}
-    if tonic := _peer("tonic.io"):
+    found: dict[str, Contender] = {"rheobase": lambda: read(path)}
+    if tonic := peer("tonic.io"):
         found["tonic"] = lambda: _tonic(tonic, path, version_3)
-    if version_3 and (jelly := _peer("spikingjelly.datasets.utils")):
-        found["spikingjelly"] = lambda: {k: v.astype(np.int64) for k, v in jelly.load_aedat_v3(path).items()}
+    if version_3 and (jelly := peer("spikingjelly.datasets.utils")):
+        found["spikingjelly"] = lambda: jelly.load_aedat_v3(path)
     return found
 
 
@@ -119,7 +119,7 @@ def main() -> None:
         print(f"{name}: {len(events)} events")
         row: dict[str, Any] = {"name": name, "events": len(events)}
         if path:
-            row["reading"] = compare(readers(path), len(events), arguments.rounds, _columns_differ)
+            row["reading"] = compare(readers(path), len(events), arguments.rounds, columns_differ)
         frames = slices(events, window=WINDOW, timesteps=timesteps(events))
         row |= {"frames": len(frames), "megabytes_of_frames": frames.nbytes / 1e6}
         row["slicing"] = compare(slicers(events), len(events), arguments.rounds, partial(_frames_differ, events))
@@ -143,40 +143,45 @@ def _made_up(events: int, microseconds: int) -> Events:
     return Events(np.sort(random.integers(0, microseconds, events)), x, y, p, 128, 128)
 
 
-def _peer(module: str) -> ModuleType | None:
+def peer(module: str) -> ModuleType | None:
+    package = module.partition(".")[0]
     try:
-        if module.startswith("spikingjelly"):
-            _without_torchvision()
+        if package == "spikingjelly":
+            _alone("spikingjelly.datasets")
+            stand_in = ModuleType("torchvision")  # its other data sets need it, integration does not
+            stand_in.transforms = None  # type: ignore[attr-defined]
+            sys.modules.setdefault("torchvision", stand_in)
+        elif package == "tonic":
+            _alone("tonic")
         return importlib.import_module(module)
     except ImportError as error:
         print(f"  {module} left out: {error}")
         return None
 
 
-def _without_torchvision() -> None:
-    """Let SpikingJelly's utilities be imported alone: its other data sets need torchvision, integration does not."""
-    root = Path(importlib.import_module("spikingjelly").__file__ or "").parent
-    package, stand_in = ModuleType("spikingjelly.datasets"), ModuleType("torchvision")
-    package.__path__ = [str(root / "datasets")]
-    stand_in.transforms = None  # type: ignore[attr-defined]
-    sys.modules.setdefault("spikingjelly.datasets", package)
-    sys.modules.setdefault("torchvision", stand_in)
+def _alone(package: str) -> None:
+    """Let modules of a package be imported without what it imports itself: librosa, torchvision and more."""
+    if package in sys.modules:
+        return
+    spec = find_spec(package.partition(".")[0])
+    if spec is None or spec.submodule_search_locations is None:
+        raise ImportError(f"no package {package}")
+    stand_in = ModuleType(package)
+    stand_in.__path__ = [str(Path(root, *package.split(".")[1:])) for root in spec.submodule_search_locations]
+    sys.modules[package] = stand_in
 
 
-def _tonic(tonic: ModuleType, path: Path, version_3: bool) -> dict[str, np.ndarray]:
+def _tonic(tonic: ModuleType, path: Path, version_3: bool) -> Any:
     read_file = tonic.read_dvs_ibm if version_3 else tonic.read_dvs_128
     _, rows = read_file(str(path))
-    return {name: rows[name].astype(np.int64) for name in "txyp"}
+    return rows
 
 
-def _columns(events: Events) -> dict[str, np.ndarray]:
-    return {name: getattr(events, name).astype(np.int64) for name in "txyp"}
-
-
-def _columns_differ(result: dict[str, np.ndarray], reference: dict[str, np.ndarray]) -> str:
-    if len(result["t"]) != len(reference["t"]):
-        return f"{len(result['t'])} events instead of {len(reference['t'])}"
-    different = [name for name in "txyp" if not np.array_equal(result[name], reference[name])]
+def columns_differ(result: Any, reference: Events) -> str:
+    found = {name: getattr(result, name) if isinstance(result, Events) else result[name] for name in "txyp"}
+    if len(found["t"]) != len(reference):
+        return f"{len(found['t'])} events instead of {len(reference)}"
+    different = [name for name in "txyp" if not np.array_equal(found[name], getattr(reference, name))]
     return f"differs in {', '.join(different)}" if different else ""
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from benchmarks.contenders import BEFORE, CONTENDERS, FLOOR, Setting, difference_from_law, floor_step, training_step
+from benchmarks.contenders import BEFORE, FLOOR, Setting, contender, difference_from_law, floor_step, training_step
 from benchmarks.peers import Unavailable
 from rheobase import models
 from rheobase.train.capture import CapturedStep, Step
@@ -49,16 +49,16 @@ def prepare(name: str, setting: Setting) -> Trial:
         step, graph = floor_step(setting), True
         step()
     else:
-        contender = CONTENDERS[name.removeprefix(BEFORE)]
-        if contender.same and not name.startswith(BEFORE):  # other sources have a law of their own
-            facts["difference_from_law"] = difference = difference_from_law(contender, setting)
+        chosen = contender(name)
+        if chosen.same and not name.startswith(BEFORE):  # other sources have a law of their own
+            facts["difference_from_law"] = difference = difference_from_law(chosen, setting)
             if not difference < _TOLERANCE:
-                raise AssertionError(f"differs from the law by {difference:.1e} in its {contender.same}")
+                raise AssertionError(f"differs from the law by {difference:.1e} in its {chosen.same}")
         if setting.device == "cpu":
             keep_freed_memory()  # as our training does, for all of them; not what the check above took
-        net, forward = contender.make(setting)
-        facts["parameters"] = _count_parameters(net, setting)
-        step, graph = training_step(net, forward, setting), contender.graph
+        net, forward = chosen.make(setting)
+        facts["parameters"] = _count_parameters(net, setting, chosen.neuron)
+        step, graph = training_step(net, forward, setting), chosen.graph
         _check_training(net, *step())
     for _ in range(_WARM_UP):
         step()
@@ -117,9 +117,9 @@ def _captured_if_possible(step: Step, facts: dict[str, Any]) -> Step:
     return captured
 
 
-def _count_parameters(net: nn.Module, setting: Setting) -> int:
+def _count_parameters(net: nn.Module, setting: Setting, neuron: dict[str, Any]) -> int:
     with torch.device("meta"):
-        ours = models.build(setting.network, in_channels=3, image_size=setting.image_size)
+        ours = models.build(setting.network, in_channels=3, image_size=setting.image_size, **neuron)
     expected, found = (sum(p.numel() for p in n.parameters()) for n in (ours, net))
     if found != expected:
         raise AssertionError(f"has {found} parameters instead of {expected}")

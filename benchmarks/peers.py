@@ -39,7 +39,16 @@ class LoopSoma(Soma):
 
     def forward(self, *xs: Any) -> Tensor:
         spikes, (mean, var) = functional.fire(
-            xs, self.weight, self.bias, decay=self.decay, v_th=self.v_th, width=self.width, eps=self.eps
+            xs,
+            self.weight,
+            self.bias,
+            decay=self.present_decay(),
+            v_th=self.v_th,
+            width=self.width,
+            eps=self.eps,
+            surrogate=self.surrogate,
+            reset=self.reset,
+            reset_gradient=self.reset_gradient,
         )
         self.running_mean.lerp_(mean, self.momentum)
         self.running_var.lerp_(var, self.momentum)

@@ -73,21 +73,22 @@ def steps(shape: Shape, setting: Setting, backend: str) -> dict[str, tuple[int, 
     weight = torch.ones(shape.branches, channels, device=setting.device)
     count = grad.numel() / channels
     constants = fused.Constants(DECAY, V_TH, WIDTH, EPS)
-    neurons = fused.Neurons(weight, torch.zeros_like(weight), *fused.statistics(xs, backend), constants)
-    sums = fused.backward_sums(grad, xs, *neurons, backend)
+    neurons = fused.Neurons(weight, torch.zeros_like(weight), *fused.statistics(xs, backend), None, constants)
+    neuron = neurons.arguments
+    sums = fused.backward_sums(grad, xs, *neuron, backend)
 
     whole = grad.numel() * grad.element_size()
     inputs = sum(fused.one_step_if_static(x).numel() * x.element_size() for x in xs)
     return {
         "statistics": (inputs, lambda: fused.statistics(xs, backend)),
-        "forward": (inputs + whole, lambda: fused.forward(xs, *neurons, backend)),
+        "forward": (inputs + whole, lambda: fused.forward(xs, *neuron, backend)),
         "backward_sums": (
             inputs + whole,
-            lambda: fused.backward_sums(grad, xs, *neurons, backend),
+            lambda: fused.backward_sums(grad, xs, *neuron, backend),
         ),
         "backward_inputs": (
             2 * inputs + whole,
-            lambda: fused.backward_inputs(grad, xs, *neurons, sums, count, backend),
+            lambda: fused.backward_inputs(grad, xs, *neuron, sums, count, backend),
         ),
     }
 

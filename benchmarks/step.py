@@ -3,6 +3,7 @@
 python -m benchmarks.step                          everybody, T = 4
 python -m benchmarks.step --only rheobase-speed spikingjelly --sweep timesteps
 python -m benchmarks.step --only rheobase-speed --before OTHER_CHECKOUT       our step of today and of then
+python -m benchmarks.step --variants --before OTHER_CHECKOUT                  the same, and our other neurons
 """
 
 import argparse
@@ -21,7 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import checkouts
-from benchmarks.contenders import BEFORE, CONTENDERS, FLOOR, Setting
+from benchmarks.contenders import BEFORE, CONTENDERS, FLOOR, VARIANTS, Setting, contender
 from benchmarks.measure import ATTEMPTS
 from benchmarks.output import result_path
 from rheobase.train.record import write_result
@@ -158,8 +159,7 @@ def step_table(run: dict[str, Any]) -> Table:
         table.add_column(heading, justify="right")
     ours = results.get(OURS, {}).get("us_per_image_timestep")
     for name, r in results.items():
-        own = CONTENDERS.get(name.removeprefix(BEFORE))
-        what = own.what if own else "convolutions and linear layers alone"
+        what = "convolutions and linear layers alone" if name == FLOOR else contender(name).what
         if r.get("graph"):
             what += " (CUDA graph)"
         table.add_row(
@@ -222,21 +222,25 @@ def main() -> None:
     )
     parser.add_argument("--sweep", choices=("timesteps", "batch"), help="time against T (at the same T * N) or batch")
     parser.add_argument("--before", type=Path, metavar="CHECKOUT", help="measure our contenders with these sources too")
+    parser.add_argument("--variants", action="store_true", help=f"our other neurons too; beside {OURS} if nobody says")
     parser.add_argument("--network", default=NETWORK)
     parser.add_argument("--image-size", type=int, default=32)
     parser.add_argument("--out", type=Path, help="JSON file; results/step-<device>.json if not given")
     options = parser.parse_args()
 
     device = "cuda" if gpu else "cpu"
-    wanted = set(options.only or names) | (set() if options.sweep else {FLOOR})
+    wanted = set(options.only or ([OURS] if options.variants else names)) | (set() if options.sweep else {FLOOR})
     chosen = [name for name in names if name in wanted]
     before = checkouts.source_folder(options.before) if options.before else None
     if before:
         chosen += [BEFORE + name for name in chosen if name.startswith("rheobase-")]
+    if options.variants:
+        chosen += VARIANTS
     setting = Setting(options.timesteps, options.batch, device, options.network, options.image_size)
     settings = swept(setting, options.sweep)
-    variants = (None if options.network == NETWORK else options.network, options.sweep, "before" if before else None)
-    out = options.out or result_path("step", torch.device(device), *variants)
+    network = None if options.network == NETWORK else options.network
+    kinds = (network, options.sweep, "neurons" if options.variants else None, "before" if before else None)
+    out = options.out or result_path("step", torch.device(device), *kinds)
     console = Console(width=None if sys.stdout.isatty() else 140)
     progress = Console(stderr=True, style="dim")
 

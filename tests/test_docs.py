@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
+RUNNING = ("own-network", "plugins", "training", "data", "neurons")
+DOCS = ("own-network", "paper-map", "neurons", "kernels", "plugins")
 PAPER_MAP = (ROOT / "docs" / "paper-map.md").read_text()
 
 
 @pytest.mark.parametrize(
     "document",
-    ["README.md", "CONTRIBUTING.md", "docs/own-network.md", "docs/plugins.md", "docs/training.md", "docs/data.md"],
+    ["README.md", "CONTRIBUTING.md", *(f"docs/{d}.md" for d in RUNNING)],
 )
 def test_python_blocks_run(
     document: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -27,7 +29,7 @@ def test_python_blocks_run(
     assert capsys.readouterr().out
 
 
-@pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md", "docs/own-network.md", "docs/paper-map.md"])
+@pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md", *(f"docs/{d}.md" for d in DOCS)])
 def test_links_lead_somewhere(document: str) -> None:
     path = ROOT / document
     for target in re.findall(r"\]\(([^)#]+)\)", path.read_text()):

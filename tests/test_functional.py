@@ -1,12 +1,13 @@
 """The functions of the law as an interface: shapes, types, bad input. Their values are pinned in `conformance`."""
 
 import re
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from rheobase import functional
+from rheobase import functional, kernels
 
 T, N, C, H, W = 3, 4, 5, 6, 7
 NEURON = {"decay": 0.25, "v_th": 0.5, "width": 1.0, "eps": 1e-5}
@@ -20,6 +21,23 @@ def test_steps_one_by_one_equal_the_whole_sequence() -> None:
         s, v = functional.lif_step(x_t, v, decay=0.25, v_th=0.5)
         spikes.append(s)
     assert torch.equal(torch.stack(spikes), functional.lif(x, decay=0.25, v_th=0.5, width=1.0))
+
+
+@pytest.mark.parametrize(
+    ("neuron", "message"),
+    [
+        ({"surrogate": "step"}, "unknown surrogate 'step'; choose one of rectangle, triangle, sigmoid, atan"),
+        ({"reset": "mild"}, "unknown reset 'mild'; choose one of hard, soft"),
+        ({"decay": torch.ones(C + 1)}, f"expected one decay, or one for each of {C} channels, got [{C + 1}]"),
+        ({"decay": torch.ones(C, 1)}, f"expected one decay, or one for each of {C} channels, got [{C}, 1]"),
+    ],
+)
+@pytest.mark.parametrize("backend", ["law", "kernels"])
+def test_settings_that_do_not_exist(backend: str, neuron: dict[str, Any], message: str) -> None:
+    x, ones = torch.randn(T, N, C), torch.ones(1, C)
+    fire = functional.fire if backend == "law" else kernels.fire
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        fire([x], ones, ones, **NEURON | neuron)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])

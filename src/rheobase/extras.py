@@ -6,6 +6,7 @@ from typing import Any
 
 EXTRAS = {
     "PIL": "images",
+    "faery": "events",
     "h5py": "nir",
     "matplotlib": "plots",
     "nir": "nir",

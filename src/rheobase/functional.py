@@ -6,7 +6,8 @@ differentiation. Half precision is computed in float32 and returned in half prec
 Shapes: T timesteps (always dimension 0), N batch, C channels (always dimension 2), K classes.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from math import pi
 from typing import Any
 
 import torch
@@ -15,49 +16,99 @@ from torch import Tensor
 Moments = tuple[Tensor, Tensor]  # mean and biased variance, each [n, C] for n branches
 
 
+# Surrogates: the derivative of a spike by u, at the distance d = u - v_th. All have area 1 and height 1/width, so a
+# width is that of the rectangle of this area and height. `kernels.cpu` and `kernels.triton_kernels` have the same ones.
+
+
+def rectangle(d: Tensor, width: float) -> Tensor:
+    """1/width where |d| < width/2 (Eq. 16); the window is open, so both edges have none."""
+    return (d.abs() < width / 2).to(d.dtype) / width
+
+
+def triangle(d: Tensor, width: float) -> Tensor:
+    """From 1/width in the middle to 0 at |d| = width."""
+    return (1 - d.abs() / width).clamp(min=0) / width
+
+
+def sigmoid(d: Tensor, width: float) -> Tensor:
+    """The derivative of the logistic function of 4 d / width."""
+    e = torch.exp(-4 * d.abs() / width)
+    return 4 * e / (1 + e).square() / width
+
+
+def atan(d: Tensor, width: float) -> Tensor:
+    """The derivative of arctan(pi d / width) / pi."""
+    return 1 / (1 + (pi * d / width).square()) / width
+
+
+Surrogate = Callable[[Tensor, float], Tensor]
+SURROGATES: dict[str, Surrogate] = {"rectangle": rectangle, "triangle": triangle, "sigmoid": sigmoid, "atan": atan}
+RESETS = ("hard", "soft")
+
+
 class _Spike(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, u: Tensor, v_th: float, width: float) -> Tensor:
+    def forward(ctx: Any, u: Tensor, v_th: float, width: float, surrogate: Surrogate) -> Tensor:
         ctx.save_for_backward(u)
-        ctx.v_th, ctx.width = v_th, width
+        ctx.v_th, ctx.width, ctx.surrogate = v_th, width, surrogate
         return (u > v_th).to(u.dtype)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
         (u,) = ctx.saved_tensors
-        window = (u - ctx.v_th).abs() < ctx.width / 2  # open: zero gradient on both edges
-        return grads[0] * window / ctx.width, None, None
+        return grads[0] * ctx.surrogate(u - ctx.v_th, ctx.width), None, None, None
 
 
-def spike(u: Tensor, *, v_th: float, width: float) -> Tensor:
-    """1 where u > v_th (Eq. 3); backward ds/du = 1/width where |u - v_th| < width/2, else 0 (Eq. 16)."""
-    return _Spike.apply(u, v_th, width)
+def spike(u: Tensor, *, v_th: float, width: float, surrogate: str = "rectangle") -> Tensor:
+    """1 where u > v_th (Eq. 3); backward ds/du is the `surrogate` of u - v_th (Eq. 16 for a rectangle)."""
+    check_choice("surrogate", surrogate, SURROGATES)
+    return _Spike.apply(u, v_th, width, SURROGATES[surrogate])
 
 
 def lif(
-    x: Tensor, *, decay: float, v_th: float, width: float, spikes_of: Callable[[Tensor], Tensor] | None = None
+    x: Tensor,
+    *,
+    decay: float | Tensor,
+    v_th: float,
+    width: float,
+    surrogate: str = "rectangle",
+    reset: str = "hard",
+    reset_gradient: bool = True,
+    initial: float | Tensor = 0.0,
+    spikes_of: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:
     """Spikes [T, ...] of iterative leaky integrate-and-fire neurons with input x [T, ...] (Eq. 1-3).
 
-    The reset takes part in the gradient: du[t+1]/ds[t] = -decay * u[t] (Eq. 14-15). `spikes_of` takes the place of
-    `spike`, for another surrogate.
+    The decay is one for all, or one per channel [C] of x [T, N, C, ...]; 1 is integrate-and-fire, without a leak. A
+    spike resets u to 0 (hard), or lowers it by v_th (soft). The reset takes part in the gradient, for a hard one
+    du[t+1]/ds[t] = -decay * u[t] (Eq. 14-15), unless `reset_gradient` is false: then s is a constant in it. `initial`
+    is the potential that the first step decays. `spikes_of` takes the place of `spike`, for another surrogate.
     """
+    check_choice("reset", reset, RESETS)
     inputs = _at_least_float32(x)
-    v = torch.zeros_like(inputs[0])  # the potential after reset
+    decay = decay_factor(decay, x)
+    v = torch.zeros_like(inputs[0]) + initial  # the potential after reset
     spikes = []
     for x_t in inputs:
         u = decay * v + x_t
-        s = spike(u, v_th=v_th, width=width) if spikes_of is None else spikes_of(u)
-        v = u * (1 - s)
+        s = spike(u, v_th=v_th, width=width, surrogate=surrogate) if spikes_of is None else spikes_of(u)
+        by = s if reset_gradient else s.detach()
+        v = u * (1 - by) if reset == "hard" else u - v_th * by
         spikes.append(s)
     return torch.stack(spikes).to(x.dtype)
 
 
-def lif_step(x: Tensor, v: Tensor, *, decay: float, v_th: float | Tensor) -> tuple[Tensor, Tensor]:
-    """One step of `lif`, for running without gradients: input x and potential v after reset -> (s, v)."""
+def lif_step(
+    x: Tensor, v: Tensor, *, decay: float | Tensor, v_th: float | Tensor, reset: str = "hard"
+) -> tuple[Tensor, Tensor]:
+    """One step of `lif`, for running without gradients: input x and potential v after reset -> (s, v).
+
+    Tensors among decay and v_th are factors of x.
+    """
+    check_choice("reset", reset, RESETS)
     u = decay * v + _at_least_float32(x)
     fired = u > v_th
-    return fired.to(x.dtype), u.masked_fill(fired, 0)
+    return fired.to(x.dtype), u.masked_fill(fired, 0) if reset == "hard" else torch.where(fired, u - v_th, u)
 
 
 def moments(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -89,10 +140,13 @@ def fire(
     weights: Sequence[Tensor] | Tensor,
     biases: Sequence[Tensor] | Tensor,
     *,
-    decay: float,
+    decay: float | Tensor,
     v_th: float,
     width: float,
     eps: float,
+    surrogate: str = "rectangle",
+    reset: str = "hard",
+    reset_gradient: bool = True,
     moments: Moments | None = None,
 ) -> tuple[Tensor, Moments]:
     """n branches, each through tdBN with alpha = 1/sqrt(n), summed, through LIF: -> (spikes, moments).
@@ -110,7 +164,8 @@ def fire(
     current = torch.zeros_like(inputs[0])
     for x, weight, bias, mean, var in zip(inputs, weights, biases, means, variances, strict=True):
         current = current + tdbn(x, weight, bias, alpha=alpha, v_th=v_th, mean=mean, var=var, eps=eps)
-    spikes = lif(current, decay=decay, v_th=v_th, width=width).to(xs[0].dtype)
+    neuron: dict[str, Any] = {"surrogate": surrogate, "reset": reset, "reset_gradient": reset_gradient}
+    spikes = lif(current, decay=decay, v_th=v_th, width=width, **neuron).to(xs[0].dtype)
     return spikes, (torch.stack(means).detach(), torch.stack(variances).detach())
 
 
@@ -162,6 +217,28 @@ def check_branches(
     channels = len(weights[0])
     if shape[2] != channels:
         raise ValueError(f"fire: expected {channels} channels in dimension 2, got {list(shape)}")
+
+
+def check_choice(what: str, name: str, choices: Collection[str]) -> None:
+    """Raise a ValueError unless `name` is one of the choices for a setting of the neuron."""
+    if name not in choices:
+        raise ValueError(f"unknown {what} '{name}'; choose one of {', '.join(choices)}")
+
+
+def decays(decay: Tensor, channels: int) -> Tensor:
+    """A decay for all neurons, or one per channel, as [C]; a ValueError if it is neither."""
+    if decay.numel() != 1 and decay.shape != (channels,):
+        raise ValueError(f"expected one decay, or one for each of {channels} channels, got {list(decay.shape)}")
+    return decay.reshape(-1).expand(channels)
+
+
+def decay_factor(decay: float | Tensor, x: Tensor) -> float | Tensor:
+    """The decay as a factor of one step of x [T, N, C, ...]."""
+    if not isinstance(decay, Tensor):
+        return decay
+    if decay.numel() == 1:
+        return decay.reshape(())
+    return decays(decay, x.shape[2] if x.ndim > 2 else 1).view(-1, *[1] * (x.ndim - 3))
 
 
 def check_count(x: Tensor) -> None:

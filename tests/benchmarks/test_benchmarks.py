@@ -10,7 +10,7 @@ import torch
 from rich.console import Console
 
 from benchmarks import loop, soma, step
-from benchmarks.contenders import CONTENDERS, FLOOR, Contender, Setting, difference_from_law, synapses
+from benchmarks.contenders import CONTENDERS, FLOOR, VARIANTS, Contender, Setting, difference_from_law, synapses
 from benchmarks.measure import play_round, prepare
 from benchmarks.peers import Unavailable
 from rheobase import recipes
@@ -18,12 +18,12 @@ from rheobase import recipes
 SMALL = Setting(timesteps=3, batch=5, device="cpu", network="resnet8", image_size=8)
 
 
-def altered(setting: Setting, **neuron: float) -> Any:
+def altered(setting: Setting, **neuron: Any) -> Any:
     net = setting.build(**neuron)
     return net, partial(net, timesteps=setting.timesteps)
 
 
-@pytest.mark.parametrize("name", [FLOOR, *CONTENDERS])
+@pytest.mark.parametrize("name", [FLOOR, *CONTENDERS, *VARIANTS])
 def test_contender_trains_and_is_what_it_claims(name):
     if "compiled" in name:
         pytest.skip("needs a compiler and minutes")
@@ -45,6 +45,13 @@ def test_check_against_the_law_sees_other_gradients():
     narrow = partial(altered, width=0.6)
     assert difference_from_law(Contender("", narrow, same="spikes"), SMALL) < 1e-9
     assert difference_from_law(Contender("", narrow, same="gradients"), SMALL) > 1e-2
+
+
+def test_check_against_the_law_is_that_of_the_own_neuron():
+    soft = partial(altered, reset="soft", learn_decay="layer")
+    assert difference_from_law(Contender("", soft, same="gradients"), SMALL) > 1e-2
+    own = {"reset": "soft", "learn_decay": "layer"}
+    assert difference_from_law(Contender("", soft, same="gradients", neuron=own), SMALL) < 1e-9
 
 
 def test_a_network_of_other_size_is_refused(monkeypatch):

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from rheobase import cli
-from rheobase.report.shades import shaded
+from rheobase.report.shades import bars, shaded
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
@@ -46,3 +46,42 @@ def test_a_picture_is_brightest_where_the_values_are() -> None:
     assert len(lines) == 16
     assert lines[3] == " " * 7 + "@"
     assert not "".join(lines[:3] + lines[4:]).strip()
+
+
+def test_what_is_in_a_recording(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr("warnings.showwarning", None, raising=False)
+    monkeypatch.chdir(tmp_path)
+    rows = [f"{t},{t % 7},{t % 5},{int(t % 4 == 0)}" for t in range(0, 40_000, 100)]
+    Path("a.csv").write_text("\n".join([*rows[:200], *rows[350:], "45000,9,1,1", "oops"]))
+
+    def told(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["rheobase", "recording", *arguments])
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        return int(end.value.code or 0), *capsys.readouterr()
+
+    code, out, err = told("a.csv", "--sensor", "7x5")
+    assert (code, err) == (0, "")
+    assert out.splitlines()[:6] == [
+        "a.csv: 250 events in 0.040 s, sensor of 7 x 5",
+        "  6266 events per second, 10025 in the busiest hundredth",
+        "  100.0 % brighter, 0.0 % darker",
+        "  1 gaps of 10 ms or more, the longest of 15.1 ms after 0.020 s",
+        "  damage: line 1, outside 1",
+        "  1 events are outside the sensor: a training would refuse this file",
+    ]
+    assert out.rstrip().splitlines()[-1].count(" ") == 37  # of a hundred bars
+    assert "  0 gaps of 20 ms or more\n" in told("a.csv", "--sensor", "7x5", "--gap", "20")[1]
+    assert told("a.csv")[2].startswith("error: a.csv: no size of the sensor; begin it with a line like")
+    assert told("a.csv", "--sensor", "seven")[2].startswith("error: sensor: expected its width and height like 346x260")
+    assert told("a.csv", "--sensor", "7x5", "--out", "a.gif")[2].startswith("error: a.gif: expected the name of a file")
+    code, out, err = told("a.csv", "none.csv", "--sensor", "7x5")
+    assert (code, err) == (1, "error: 1 of 2 recordings could not be read\n")
+    assert "left out: cannot read none.csv: No such file or directory\n" in out
+
+
+def test_bars_are_as_high_as_their_values() -> None:
+    assert bars([0.0, 0.001, 4.0, 8.0]) == " \u2581\u2584\u2588"
+    assert bars([0.0, 0.0]) == "  "

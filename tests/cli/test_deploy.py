@@ -120,7 +120,7 @@ def test_a_file_of_others_is_not_overwritten(run, tmp_path, monkeypatch):
 def test_a_picture_that_cannot_be_read_costs_itself(run, tmp_path):
     np.save(tmp_path / "b.npy", load("digits").test.images[5].numpy())
     (tmp_path / "a.npy").write_bytes(b"nothing")
-    with pytest.raises(ValueError, match="1 of 2 images could not be read"):
+    with pytest.raises(ValueError, match="1 of 2 files could not be read"):
         call("predict", run, tmp_path)
 
 

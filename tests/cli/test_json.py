@@ -49,7 +49,7 @@ def test_predict_as_json(here: Here) -> None:
     Path("bad.npy").write_bytes(b"no array")
     code, output, messages = here("predict", "run", "0.npy", "bad.npy", "1.npy", "--top", "2", "--json")
     assert code == 1
-    assert messages == "error: 1 of 3 images could not be read\n"
+    assert messages == "error: 1 of 3 files could not be read\n"
     found = json.loads(output)
     assert [seen["file"] for seen in found["images"]] == ["0.npy", "1.npy"]
     assert [left["file"] for left in found["left_out"]] == ["bad.npy"]

@@ -1,5 +1,7 @@
 """`fire` and the soma against the same equations written one number at a time, in float64."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -10,6 +12,12 @@ from tests.conformance import literal
 
 N, C, H, W = 3, 4, 5, 8
 NEURON = {"decay": 0.3, "v_th": 0.4, "width": 0.9, "eps": 1e-3}
+VARIANTS = [
+    {"surrogate": surrogate, "reset": reset, "reset_gradient": gradient}
+    for surrogate in functional.SURROGATES
+    for reset in functional.RESETS
+    for gradient in (True, False)
+]
 
 
 def inputs(timesteps: int, branches: int) -> tuple[list[Tensor], Tensor, Tensor, Tensor]:
@@ -92,6 +100,41 @@ def test_soma_equals_the_literal_loop(timesteps: int, branches: int, training: b
         close(x.grad, grad_x)
     close(soma.weight.grad, expected.grad_weight)
     close(soma.bias.grad, expected.grad_bias)
+
+
+@pytest.mark.parametrize("learn_decay", ["none", "layer", "channel"])
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: "-".join(map(str, v.values())))
+@pytest.mark.parametrize("of", ["law", "soma"])
+def test_every_neuron_equals_the_literal_loop(of: str, variant: dict[str, Any], learn_decay: str) -> None:
+    """The gradient of a learnt decay goes on through the sigmoid: times decay * (1 - decay)."""
+    xs, weight, bias, grad = inputs(6, 2)
+    decay = {"none": 0.3, "layer": [0.3] * C, "channel": [0.1, 0.35, 0.6, 0.85]}[learn_decay]
+    neuron = NEURON | variant | {"decay": decay}
+    expected = literal.fire([x.numpy() for x in xs], weight.numpy(), bias.numpy(), grad.numpy(), **neuron)
+    leaves = [p.requires_grad_() for p in (*xs, weight, bias)]
+    soma = Soma(C, 2, learn_decay=learn_decay, **NEURON | variant).double()
+    if learn_decay == "channel":
+        with torch.no_grad():
+            soma.decay_logit.copy_(torch.tensor(decay, dtype=torch.float64).logit())
+    elif learn_decay == "layer":
+        with torch.no_grad():
+            soma.decay_logit.copy_(torch.tensor([0.3], dtype=torch.float64).logit())
+    if of == "law":
+        now = soma.present_decay()
+        spikes, _ = functional.fire(xs, weight, bias, **NEURON | variant | {"decay": now})
+    else:
+        del soma.weight, soma.bias
+        soma.weight, soma.bias = weight, bias
+        spikes = soma(*xs)
+    (spikes * grad).sum().backward()
+    assert spikes.unique().tolist() == [0, 1]
+    close(spikes, expected.spikes)
+    for leaf, theirs in zip(leaves, (*expected.grad_xs, expected.grad_weight, expected.grad_bias), strict=True):
+        close(leaf.grad, theirs)
+    if learn_decay != "none":
+        through = expected.grad_decay * [k * (1 - k) for k in decay]
+        assert abs(through).min() > 1e-4
+        close(soma.decay_logit.grad, through if learn_decay == "channel" else through.sum(keepdims=True))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from rheobase.models import BasicBlock, Bottleneck, PlainBlock, SpikingNet, build
+from rheobase.models import BasicBlock, Bottleneck, GlobalHead, PlainBlock, PooledHead, SpikingNet, build
 from rheobase.nn import Conv2d, Soma
 
 # Small versions of every network: (name, options, image size, timesteps), all dimensions different.
@@ -50,7 +50,7 @@ def tiny(seed: int = 0, *, global_pool: bool = False, decay: float = 0.25, v_th:
     model = SpikingNet(
         stem=Conv2d(2, 4, 3, padding=1, bias=False),
         stages=[(BasicBlock, 4, 1, 1), (PlainBlock, 6, 1, 2), (BasicBlock, 8, 1, 1), (Bottleneck, 3, 1, 1)],
-        global_pool=global_pool,
+        head=GlobalHead if global_pool else PooledHead,
         num_classes=5,
         image_size=7,
         soma=soma,

@@ -8,7 +8,7 @@ from rheobase.deploy.folding import fold
 from rheobase.deploy.formats import nir
 from rheobase.deploy.network import LIF, Network, Scale
 from rheobase.models import MODELS, BasicBlock, build
-from rheobase.nn import AvgPool2d, Conv2d, Soma
+from rheobase.nn import AvgPool2d, Conv2d, ReluSoma, Soma
 from tests.deploy.networks import SMALL, images, randomise, tiny, trained_like
 
 
@@ -31,6 +31,40 @@ def test_folded_spikes_are_identical_in_float64(name, options, size, timesteps):
     network = fold(model)
     assert not [m for m in network.modules() if isinstance(m, (Soma, nn.modules.batchnorm._BatchNorm))]
     assert_identical(model, network, images(2, options["in_channels"], size), timesteps)
+
+
+@pytest.mark.parametrize("choices", [{"learn_decay": "layer"}, {"surrogate": "atan", "reset_gradient": False}], ids=str)
+def test_neurons_that_fire_like_the_papers_fold(choices):
+    model = trained_like("resnet8", 8, in_channels=1, decay=0.4, **choices)
+    if "learn_decay" in choices:
+        for i, soma in enumerate(m for m in model.modules() if isinstance(m, Soma)):
+            soma.decay_logit.fill_(i / 4 - 1)
+    assert_identical(model, fold(model), images(2, 1, 8), 5)
+
+
+@pytest.mark.parametrize(
+    ("choices", "message"),
+    [
+        (
+            {"reset": "soft"},
+            "fold: the neurons of soma have a soft reset, which a deployed network does not know; train with "
+            "reset=hard",
+        ),
+        (
+            {"learn_decay": "channel"},
+            "fold: the neurons of soma have a decay for every channel, and a deployed layer has one; train with "
+            "learn_decay=layer",
+        ),
+    ],
+)
+def test_neurons_that_a_deployed_network_does_not_know(choices, message):
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        fold(build("resnet8", **choices))
+
+
+def test_a_relu_network_is_refused():
+    with pytest.raises(ValueError, match=r"^fold: the neurons of soma \(ReluSoma\) have dynamics of their own"):
+        fold(build("resnet8", soma=ReluSoma))
 
 
 def test_sequence_and_static_input():

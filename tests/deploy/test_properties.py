@@ -13,7 +13,7 @@ from rheobase.deploy.folding import fold
 from rheobase.deploy.formats import nir as rheobase_nir
 from rheobase.deploy.quantize import quantize
 from rheobase.deploy.simulate import simulate
-from rheobase.models import BasicBlock, Bottleneck, PlainBlock, SpikingNet
+from rheobase.models import BasicBlock, Bottleneck, GlobalHead, PlainBlock, PooledHead, SpikingNet
 from rheobase.nn import AvgPool2d, Conv2d, Soma
 from tests.deploy.networks import images, randomise
 
@@ -49,7 +49,7 @@ def networks(draw):
     model = SpikingNet(
         stem=Conv2d(draw(st.integers(1, 3)), draw(st.integers(1, 5)), draw(st.sampled_from([1, 3])), padding="same"),
         stages=stages,
-        global_pool=draw(st.booleans()),
+        head=draw(st.sampled_from([GlobalHead, PooledHead])),
         num_classes=draw(st.integers(1, 4)),
         image_size=(size := draw(st.integers(16, 18))),
         soma=lambda channels, branches=1: Soma(channels, branches, decay=decay, v_th=v_th),

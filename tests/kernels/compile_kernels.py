@@ -19,11 +19,19 @@ from rheobase.kernels import triton_kernels as kernels
 from rheobase.kernels.fused import Constants, Neurons
 
 POINTERS = {torch.float64: "*fp64", torch.float32: "*fp32", torch.float16: "*fp16", torch.bfloat16: "*bf16"}
-VARIANTS = [
-    (steps, branches, dtype)
+PAPER = Constants(0.25, 0.5, 1.0, 1e-5)
+VARIANTS: list[tuple[int, int, torch.dtype, Constants, Any]] = [
+    (steps, branches, dtype, PAPER, None)
     for steps in (1, 4, 6, 40)
     for branches in (1, 2)
     for dtype in (torch.bfloat16, torch.float32)
+]
+VARIANTS += [  # other neurons; the last two differ in what was learnt alone
+    (4, 2, torch.bfloat16, PAPER._replace(surrogate="triangle", reset="soft"), None),
+    (4, 1, torch.bfloat16, PAPER._replace(surrogate="sigmoid", reset_gradient=False), None),
+    (40, 1, torch.bfloat16, PAPER._replace(surrogate="atan", reset="soft", reset_gradient=False), 0.5),
+    (4, 2, torch.bfloat16, PAPER, 0.5),
+    (4, 2, torch.bfloat16, PAPER, 0.75),
 ]
 
 
@@ -32,6 +40,7 @@ class Compile:
 
     def __init__(self, kernel: JITFunction, architectures: list[int]) -> None:
         self.kernel, self.architectures = kernel, architectures
+        self.known: set[str] = set()
 
     def __getitem__(self, grid: tuple[int, ...]) -> Any:
         return self.compile
@@ -48,6 +57,10 @@ class Compile:
             if isinstance(value, torch.Tensor) or (isinstance(value, int) and value % 16 == 0):
                 attributes[(i,)] = [["tt.divisibility", 16]]
         signature |= dict.fromkeys(constants, "constexpr")
+        kind = str((signature, constexprs, attributes, num_warps))
+        if kind in self.known:
+            return
+        self.known.add(kind)
         source = ASTSource(self.kernel, signature, constexprs, attributes)
         for architecture in self.architectures:
             compiled = triton.compile(
@@ -60,18 +73,19 @@ def main(architectures: list[int]) -> None:
     for name, value in list(vars(kernels).items()):
         if isinstance(value, JITFunction) and name.endswith("_kernel"):
             setattr(kernels, name, Compile(value, architectures))
-    for steps, branches, dtype in VARIANTS:
-        print(f"T={steps} branches={branches} {dtype}", flush=True)  # noqa: T201
+    for steps, branches, dtype, constants, decay in VARIANTS:
+        print(f"T={steps} branches={branches} {dtype} {constants} {decay}", flush=True)  # noqa: T201
         xs = [
             torch.zeros(steps * 2, 128, 4, 4, dtype=dtype).to(memory_format=torch.channels_last)
             for _ in range(branches)
         ]
         xs = [x.unflatten(0, (steps, 2)) for x in xs]
-        neurons = Neurons(*(torch.ones(branches, 128) for _ in range(4)), Constants(0.25, 0.5, 1.0, 1e-5))
+        decays = None if decay is None else torch.full((128,), decay)
+        neurons = Neurons(*(torch.ones(branches, 128) for _ in range(4)), decays, constants)
         launchers.statistics(xs)
         grad = launchers.forward(xs, neurons)
         sums = launchers.backward_sums(grad, xs, neurons)
-        launchers.backward_inputs(grad, xs, neurons, sums, 32.0 * steps, ())
+        launchers.backward_inputs(grad, xs, neurons, sums[: 1 + branches], 32.0 * steps, ())
 
 
 if __name__ == "__main__":

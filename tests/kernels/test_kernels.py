@@ -88,9 +88,12 @@ class Case:
     def results(self, fire: Callable[..., Any], **options: Any) -> dict[str, Tensor]:
         leaves = [leaf.detach().requires_grad_() for leaf in self.leaves]
         weight, bias = self.weight.clone().requires_grad_(), self.bias.clone().requires_grad_()
-        spikes, (mean, var) = fire(self.xs(leaves), weight, bias, **SETTINGS | options)
-        grads = torch.autograd.grad(spikes, [*leaves, weight, bias], self.grad)
-        names = [*(f"x{i}" for i in range(len(leaves))), "weight", "bias"]
+        settings, learnt = SETTINGS | options, {}
+        if isinstance(settings["decay"], Tensor):
+            learnt["decay"] = settings["decay"] = settings["decay"].to(weight.dtype, copy=True).requires_grad_()
+        spikes, (mean, var) = fire(self.xs(leaves), weight, bias, **settings)
+        grads = torch.autograd.grad(spikes, [*leaves, weight, bias, *learnt.values()], self.grad)
+        names = [*(f"x{i}" for i in range(len(leaves))), "weight", "bias", *learnt]
         return {"spikes": spikes, "mean": mean, "var": var} | dict(zip(names, grads, strict=True))
 
     def double(self) -> "Case":
@@ -101,7 +104,7 @@ class Case:
         twin.weight, twin.bias, twin.grad = self.weight.double(), self.bias.double(), self.grad.double()
         return twin
 
-    def potentials(self) -> Tensor:
+    def potentials(self, decay: float | Tensor = SETTINGS["decay"], reset: str = "hard") -> Tensor:
         """u before every reset, by the law."""
         xs, alpha, v_th = self.xs(self.leaves), len(self.leaves) ** -0.5, SETTINGS["v_th"]
         current = torch.zeros_like(xs[0])
@@ -111,9 +114,10 @@ class Case:
                 x, weight, bias, alpha=alpha, v_th=v_th, mean=mean, var=var, eps=SETTINGS["eps"]
             )
         v, us = torch.zeros_like(current[0]), []
+        factor = functional.decay_factor(decay, current)
         for x_t in current:
-            us.append(SETTINGS["decay"] * v + x_t)
-            _, v = functional.lif_step(x_t, v, decay=SETTINGS["decay"], v_th=v_th)
+            us.append(factor * v + x_t)
+            _, v = functional.lif_step(x_t, v, decay=factor, v_th=v_th, reset=reset)
         return torch.stack(us)
 
 
@@ -133,6 +137,63 @@ def check(case: Case, backend: str, **options: Any) -> None:
 @pytest.mark.parametrize("branches", [1, 2])
 def test_equals_the_law_at_awkward_shapes(backend: str, shape: tuple[int, ...], branches: int) -> None:
     check(Case(shape, [contiguous] * branches), backend)
+
+
+def decays(channels: int) -> Tensor:
+    """One per channel, the first and the last at the ends of what is possible."""
+    return torch.linspace(0, 1, channels, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("learnt", [False, True], ids=["number", "learnt"])
+@pytest.mark.parametrize("reset_gradient", [True, False], ids=["through the reset", "detached"])
+@pytest.mark.parametrize("reset", functional.RESETS)
+@pytest.mark.parametrize("surrogate", functional.SURROGATES)
+def test_every_neuron_equals_the_law(
+    backend: str, surrogate: str, reset: str, reset_gradient: bool, learnt: bool
+) -> None:
+    case = Case((5, 2, 3, 4, 1), [channels_last])
+    decay = decays(3) if learnt else 0.3
+    check(case, backend, surrogate=surrogate, reset=reset, reset_gradient=reset_gradient, decay=decay)
+
+
+NEURONS: list[dict[str, Any]] = [  # every choice once, and a decay that is learnt with all of them
+    {"surrogate": "triangle", "reset": "soft", "reset_gradient": True},
+    {"surrogate": "sigmoid", "reset": "hard", "reset_gradient": False},
+    {"surrogate": "atan", "reset": "soft", "reset_gradient": False},
+    {"surrogate": "rectangle", "reset": "hard", "reset_gradient": True},
+]
+each_neuron = pytest.mark.parametrize("neuron", NEURONS, ids=lambda neuron: neuron["surrogate"])
+
+
+@each_neuron
+@pytest.mark.parametrize("shape", [(19, 2, 3, 4, 5), (4, 3, 50), (2, 1, 17, 3, 5)], ids=str)
+def test_learnt_decays_equal_the_law_at_awkward_shapes(
+    backend: str, shape: tuple[int, ...], neuron: dict[str, Any]
+) -> None:
+    """Of 19 steps in segments of 7, the last one is incomplete."""
+    check(Case(shape, [contiguous, contiguous]), backend, decay=decays(shape[2]), **neuron)
+
+
+@each_neuron
+@pytest.mark.parametrize("static", [(True,), (True, False)], ids=str)
+def test_other_neurons_of_a_static_branch(backend: str, static: tuple[bool, ...], neuron: dict[str, Any]) -> None:
+    case = Case((4, 3, 5, 6, 2), [channels_last] * len(static), static=static)
+    mean = torch.randn(len(static), 5, dtype=torch.float64)
+    check(case, backend, decay=decays(5), **neuron)
+    check(case, backend, decay=decays(5), moments=(mean, 0.5 + torch.rand_like(mean)), **neuron)
+
+
+def test_one_decay_for_all_channels(backend: str) -> None:
+    case = Case((4, 3, 5, 6, 2), [channels_last, contiguous])
+    for shape in ((), (1,)):
+        check(case, backend, decay=torch.full(shape, 0.4, dtype=torch.float64))
+
+
+@each_neuron
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_other_neurons_in_single_precision(backend: str, dtype: torch.dtype, neuron: dict[str, Any]) -> None:
+    case = Case((4, 3, 5, 6, 2), [channels_last, channels_last], dtype=dtype, mean=0.7)
+    assert_single_precision_equals_the_law(case, backend, decay=decays(5), **neuron)
 
 
 @pytest.mark.parametrize(
@@ -184,8 +245,14 @@ def test_single_precision_equals_the_law_away_from_decisions(
     backend: str, dtype: torch.dtype, static: tuple[bool, ...]
 ) -> None:
     case = Case((4, 3, 17, 6, 5), [channels_last] * len(static), static=static, dtype=dtype, mean=0.7)
-    exact = case.double()
-    distance = (exact.potentials() - SETTINGS["v_th"]).abs()
+    assert_single_precision_equals_the_law(case, backend)
+
+
+def assert_single_precision_equals_the_law(
+    case: Case, backend: str, *, decay: float | Tensor = SETTINGS["decay"], **neuron: Any
+) -> None:
+    exact, dtype = case.double(), case.grad.dtype
+    distance = (exact.potentials(decay, neuron.get("reset", "hard")) - SETTINGS["v_th"]).abs()
     near_threshold = distance < NEAR
     near_any = near_threshold | ((distance - SETTINGS["width"] / 2).abs() < NEAR)
     assert near_any.double().mean() < 0.001
@@ -193,7 +260,8 @@ def test_single_precision_equals_the_law_away_from_decisions(
     left_out = near_any.any(0).expand_as(case.grad)
     case.grad, exact.grad = case.grad.masked_fill(left_out, 0), exact.grad.masked_fill(left_out, 0)
 
-    got, want = case.results(kernels.fire, backend=backend), exact.results(functional.fire)
+    neuron["decay"] = decay
+    got, want = case.results(kernels.fire, backend=backend, **neuron), exact.results(functional.fire, **neuron)
     after_a_flip = near_threshold.cummax(0).values
     assert torch.equal(got["spikes"].double()[~after_a_flip], want["spikes"][~after_a_flip])
     for name in want.keys() - {"spikes"}:
@@ -247,11 +315,16 @@ def test_the_operators_are_well_formed(backend: str, layouts: list[Callable[[Ten
     case = Case((4, 3, 5, 6, 2), layouts, static=(static,) + (False,) * (len(layouts) - 1), dtype=torch.float32)
     xs = case.xs(case.leaves)
     mean, var = torch.zeros_like(case.weight), torch.ones_like(case.weight)
-    neurons = (case.weight, case.bias, mean, var, [0.3, 0.6, 0.9, 1e-4])
+    neurons = (case.weight, case.bias, mean, var, None, *fused.Constants(0.3, 0.6, 0.9, 1e-4))
     sums = torch.randn(1 + len(xs), 5)
     torch.library.opcheck(fused.statistics, (xs, backend))
     torch.library.opcheck(fused.forward, (xs, *neurons, backend))
     torch.library.opcheck(fused.backward_sums, (case.grad, xs, *neurons, backend))
+    learnt = (*neurons[:4], torch.rand(5), 0.0, 0.6, 0.9, 1e-4, "atan", "soft", False)
+    torch.library.opcheck(fused.forward, (xs, *learnt, backend), test_utils=["test_schema", "test_faketensor"])
+    torch.library.opcheck(
+        fused.backward_sums, (case.grad, xs, *learnt, backend), test_utils=["test_schema", "test_faketensor"]
+    )
     torch.library.opcheck(fused.backward_inputs, (case.grad, xs, *neurons, sums, 72.0, backend))
     last = xs.pop().clone()
     torch.library.opcheck(
@@ -266,7 +339,7 @@ def test_the_operators_are_well_formed(backend: str, layouts: list[Callable[[Ten
 def test_gradients_may_overwrite_their_branches(backend: str, place: int, layout: Callable[[Tensor], Tensor]) -> None:
     case = Case((4, 3, 5, 6, 2), [channels_last, layout])
     mean, var = torch.zeros_like(case.weight), torch.ones_like(case.weight)
-    neurons = (case.weight, case.bias, mean, var, [0.3, 0.6, 0.9, 1e-4])
+    neurons = (case.weight, case.bias, mean, var, None, *fused.Constants(0.3, 0.6, 0.9, 1e-4))
     sums = torch.randn(3, 5, dtype=torch.float64)
     want = fused.backward_inputs(case.grad, case.leaves, *neurons, sums, 72.0, backend)
     overwritten, other = case.leaves[place], case.leaves[1 - place]
@@ -294,7 +367,7 @@ def test_an_unknown_backend_is_refused() -> None:
         kernels.fire([x], torch.ones(1, 5), torch.zeros(1, 5), backend="gpu", **SETTINGS)
 
 
-@pytest.mark.parametrize("name", ["decay", "v_th", "width", "eps"])
+@pytest.mark.parametrize("name", ["v_th", "width", "eps"])
 def test_a_backend_without_gradients_for_tensors_refuses_them(name: str) -> None:
     x, tensor = torch.randn(4, 3, 5), torch.tensor(0.5)
     message = f"backend 'cpu' needs the neuron's settings as numbers, but {name} came as a tensor"
@@ -303,9 +376,12 @@ def test_a_backend_without_gradients_for_tensors_refuses_them(name: str) -> None
 
 
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # torch's compiler does it
-@pytest.mark.parametrize("memory", ["speed", "packed"])
-def test_a_network_compiles_as_one_graph(memory: str) -> None:
-    network = build("resnet8", memory=memory)
+@pytest.mark.parametrize(
+    ("memory", "neuron"),
+    [("speed", {}), ("packed", {}), ("speed", {"learn_decay": "channel", "surrogate": "atan", "reset": "soft"})],
+)
+def test_a_network_compiles_as_one_graph(memory: str, neuron: dict[str, Any]) -> None:
+    network = build("resnet8", memory=memory, **neuron)
     images = torch.randn(3, 1, 8, 8)
     expected = network(images, timesteps=2)
     grads = torch.autograd.grad(expected.sum(), list(network.parameters()))

@@ -60,14 +60,21 @@ def train_once(
     return logits, grads, dict(network.named_buffers()), kept.bytes
 
 
-@pytest.mark.parametrize("name", ["resnet8", "plain20"])
+OTHER = {"surrogate": "atan", "reset": "soft", "reset_gradient": False, "learn_decay": "channel"}
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("resnet8", {}), ("plain20", {"channels": 8}), ("resnet8", OTHER)],
+    ids=["resnet8", "plain20", "another neuron"],
+)
 @pytest.mark.parametrize("memory", MODES)
-def test_equals_speed_bit_for_bit(name: str, memory: str) -> None:
-    options = {"channels": 8} if name == "plain20" else {}
+def test_equals_speed_bit_for_bit(name: str, options: dict[str, Any], memory: str) -> None:
     logits, grads, statistics, _ = train_once(name, "speed", **options)
     saving_logits, saving_grads, saving_statistics, _ = train_once(name, memory, **options)
     assert torch.equal(saving_logits, logits)
     assert saving_grads.keys() == grads.keys()
+    assert ("soma.decay_logit" in grads) == ("learn_decay" in options)
     for key, grad in grads.items():
         assert torch.equal(saving_grads[key], grad), key
     for key, value in statistics.items():  # updated once, also where outputs are computed again

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
-from rheobase import functional, kernels, models
-from rheobase.nn import Soma
+from rheobase import kernels, models
+from rheobase.nn import ReferenceSoma
 
 
 @pytest.mark.parametrize("architecture", ["80", "90"])
@@ -21,25 +20,34 @@ def test_compiles_ahead_of_time(architecture: str, tmp_path: Path) -> None:
     script = Path(__file__).with_name("compile_kernels.py")
     run = subprocess.run([sys.executable, script, architecture], env=environment, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
-    assert run.stdout.count("T=") == 16  # T in 1, 4, 6, 40; one and two branches; bfloat16 and float32
+    *variants, last = run.stdout.removeprefix("T=").split("\nT=")
+    assert len(variants) == 16 + 4  # T in 1, 4, 6, 40; one and two branches; bfloat16 and float32; other neurons
+    assert all("backward_kernel" in variant for variant in variants)
+    assert "_kernel" not in last  # other values of a decay that is learnt need no other kernels
 
 
-class LawSoma(Soma):
-    def forward(self, *xs: Any) -> Tensor:
-        spikes, _ = functional.fire(
-            xs, self.weight, self.bias, decay=self.decay, v_th=self.v_th, width=self.width, eps=self.eps
-        )
-        return spikes
+NEURONS: list[dict[str, Any]] = [
+    {"surrogate": "triangle", "reset": "soft", "learn_decay": "channel"},
+    {"surrogate": "sigmoid", "reset_gradient": False, "learn_decay": "layer"},
+    {"surrogate": "atan", "reset": "soft", "reset_gradient": False},
+]
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("memory", ["speed", "packed", "recompute"])
-@pytest.mark.parametrize("name", ["resnet8", "resnet17", "resnet19", "resnet50"])
-def test_whole_networks_equal_the_law(name: str, memory: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "neuron"),
+    [
+        *((name, {}) for name in ("resnet8", "resnet17", "resnet19", "resnet50")),
+        *(("resnet19", n) for n in NEURONS),
+    ],
+    ids=str,
+)
+def test_whole_networks_equal_the_law(name: str, neuron: dict[str, Any], memory: str) -> None:
     results, gpu = [], torch.device("cuda", torch.cuda.device_count() - 1)  # not the current one, where there are more
-    for options in ({"soma": LawSoma}, {"memory": memory}):
+    for options in ({"soma": ReferenceSoma}, {"memory": memory}):
         torch.manual_seed(4)
-        network = models.build(name, **options).to(gpu, torch.float64).to(memory_format=torch.channels_last)
+        network = models.build(name, **options, **neuron).to(gpu, torch.float64).to(memory_format=torch.channels_last)
         images = torch.randn(3, network.stem.in_channels, 32, 32, dtype=torch.float64).to(gpu)
         logits = network(images, timesteps=5)
         (logits * torch.randn_like(logits)).sum().backward()

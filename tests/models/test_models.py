@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,12 +10,18 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from rheobase import recipes
+from rheobase.data import Dataset, Split, load
 from rheobase.functional import lif, readout
-from rheobase.models import MODELS, SpikingNet, build
-from rheobase.nn import Soma
+from rheobase.models import MODELS, MSBlock, SEWBlock, SpikingNet, build
+from rheobase.nn import Soma, normalisations
+from rheobase.train import fit
 
 every_network = pytest.mark.parametrize("name", MODELS)
-NATIVE_SIZE = {"plain5": 34, "plain20": 32, "resnet8": 8, "resnet17": 32, "resnet19": 32}  # 224 for the others
+NATIVE_SIZE = {"plain5": 34, "resnet8": 8}
+NATIVE_SIZE |= dict.fromkeys(
+    ("plain20", "resnet17", "resnet19", "sew_resnet19", "ms_resnet19", "vgg11", "vgg16", "cifarnet"), 32
+)  # 224 for the others
 SMALL: dict[str, dict[str, int]] = {  # as far as the strides allow
     "plain5": {"image_size": 8},
     "plain20": {"image_size": 8, "channels": 16},
@@ -24,6 +31,16 @@ SMALL: dict[str, dict[str, int]] = {  # as far as the strides allow
     "resnet34": {"image_size": 32},
     "resnet34_large": {"image_size": 32},
     "resnet50": {"image_size": 32},
+    "sew_resnet18": {"image_size": 32},
+    "sew_resnet34": {"image_size": 32},
+    "sew_resnet50": {"image_size": 32},
+    "sew_resnet19": {"image_size": 8},
+    "ms_resnet18": {"image_size": 32},
+    "ms_resnet34": {"image_size": 32},
+    "ms_resnet19": {"image_size": 8},
+    "vgg11": {"image_size": 16},
+    "vgg16": {"image_size": 16},
+    "cifarnet": {"image_size": 8},
 }
 
 
@@ -47,6 +64,16 @@ def images(net: SpikingNet, size: int, count: int = 3) -> Tensor:
         ("resnet34", 34),
         ("resnet34_large", 34),
         ("resnet50", 50),
+        ("sew_resnet18", 18),
+        ("sew_resnet34", 34),
+        ("sew_resnet50", 50),
+        ("sew_resnet19", 19),
+        ("ms_resnet18", 18),
+        ("ms_resnet34", 34),
+        ("ms_resnet19", 19),
+        ("vgg11", 9),  # one fully connected layer instead of three
+        ("vgg16", 14),
+        ("cifarnet", 8),
     ],
 )
 def test_layers(name: str, layers: int) -> None:
@@ -72,6 +99,21 @@ def test_layers(name: str, layers: int) -> None:
         ("resnet34", 21_807_528),
         ("resnet34_large", 86_138_728),
         ("resnet50", 25_579_560),
+        # torchvision's ResNet-18, -34 and -50, and the shortcut of a first stage with a stride instead of max pooling
+        # (of 64 to 64 channels 4096 + 128; the bottleneck's is there anyway)
+        ("sew_resnet18", 11_689_512 + 4224),
+        ("sew_resnet34", 21_797_672 + 4224),
+        ("sew_resnet50", 25_557_032),
+        ("ms_resnet18", 11_689_512 + 4224),
+        ("ms_resnet34", 21_797_672 + 4224),
+        # resnet19 without the normalisation of its identity shortcuts: 2 * 128 * 3 + 2 * 256 * 2 + 2 * 512
+        ("sew_resnet19", 14_667_146 - 2816),
+        ("ms_resnet19", 14_667_146 - 2816),
+        # the usual sizes of CIFAR-10's VGG-11 and VGG-16 with batch normalisation, whose convolutions have biases
+        ("vgg11", 9_231_114 - 2752),
+        ("vgg16", 14_728_266 - 4224),
+        # convolutions 3456 + 294912 + 1179648 + 4718592 + 4718592, fc 33554432 + 524288 + 5130, tdBN 7936
+        ("cifarnet", 45_006_986),
     ],
 )
 def test_parameters(name: str, parameters: int) -> None:
@@ -89,6 +131,16 @@ def test_parameters(name: str, parameters: int) -> None:
         ("resnet34", 3.677e9, 1e-3),
         ("resnet34_large", 1.447e10, 1e-3),
         ("resnet50", 4.1e9, 1e-2),
+        ("sew_resnet18", 1.827e9, 1e-3),
+        ("sew_resnet34", 3.677e9, 1e-3),
+        ("sew_resnet50", 4.1e9, 1e-2),
+        ("sew_resnet19", 2.287e9, 1e-3),
+        ("ms_resnet18", 1.827e9, 1e-3),
+        ("ms_resnet34", 3.677e9, 1e-3),
+        ("ms_resnet19", 2.287e9, 1e-3),
+        ("vgg11", 1.529e8, 1e-3),
+        ("vgg16", 3.132e8, 1e-3),
+        ("cifarnet", 1.2457e9, 1e-4),
     ],
 )
 def test_multiplications_per_step(name: str, multiplications: float, precision: float) -> None:
@@ -111,12 +163,19 @@ def test_multiplications_per_step(name: str, multiplications: float, precision: 
         ("resnet34", 224, [112, 56, 28, 14, 7]),
         ("resnet34_large", 224, [112, 56, 28, 14, 7]),
         ("resnet50", 224, [112, 56, 28, 14, 7]),
+        ("sew_resnet18", 224, [112, 56, 28, 14, 7]),
+        ("sew_resnet19", 32, [32, 16, 8]),
+        ("ms_resnet19", 32, [32, 16, 8]),
+        ("ms_resnet34", 224, [112, 56, 28, 14, 7]),
+        ("vgg11", 32, [32, 16, 8, 4, 2]),
+        ("vgg16", 32, [32, 16, 8, 4, 2]),
+        ("cifarnet", 32, [32, 16, 8]),
     ],
 )
 def test_feature_maps(name: str, size: int, sizes: list[int]) -> None:
     net = on_meta(name, image_size=size)
     seen: list[int] = []
-    for module in (net.soma, *net.body):
+    for module in (net.norm if net.carries_currents else net.soma, *net.body):
         module.register_forward_hook(lambda _, __, out: seen.append(out.shape[-1]))
     net(images(net, size), timesteps=2)
     assert list(dict.fromkeys(seen)) == sizes
@@ -144,9 +203,12 @@ class FirstStep:
         for path, module in self.net.named_modules():
             if isinstance(module, Soma):
                 module.register_forward_hook(lambda _, __, out, path=path: self.rates.update({path: out.mean().item()}))
-        logits = self.net(images(self.net, SMALL[name]["image_size"]), timesteps=4)
-        self.loss = nn.functional.cross_entropy(readout(logits), torch.tensor([1, 0, 7]))
-        self.loss.backward()
+        for _ in range(2 if self.net.carries_currents else 1):  # whose blocks begin as if they were not there
+            torch.optim.SGD(self.net.parameters(), lr=0.1).step()
+            self.net.zero_grad()
+            logits = self.net(images(self.net, SMALL[name]["image_size"]), timesteps=4)
+            self.loss = nn.functional.cross_entropy(readout(logits), torch.tensor([1, 0, 7]))
+            self.loss.backward()
 
 
 @pytest.fixture(scope="module", params=MODELS)
@@ -278,6 +340,8 @@ def net19() -> SpikingNet:
             lambda: build("resnet18"),
             "unknown network 'resnet18'; choose one of "
             "resnet17, resnet19, resnet34, resnet34_large, resnet50, plain20, resnet8, plain5, "
+            "sew_resnet18, sew_resnet34, sew_resnet50, sew_resnet19, ms_resnet18, ms_resnet34, ms_resnet19, "
+            "vgg11, vgg16, cifarnet, "
             "or name the file that has it with --plugin",
         ),
         (lambda: build("resnet8", num_classes=0), "expected at least one class, got num_classes=0"),
@@ -341,3 +405,65 @@ def test_bad_input(call: Callable[[], object], message: str) -> None:
 def test_single_image_of_one_pixel_maps_cannot_be_trained_on() -> None:
     with pytest.raises(ValueError, match=r"^expected more than one value per channel, got .*; use a larger batch$"):
         build("resnet8", image_size=4)(torch.randn(1, 1, 4, 4), timesteps=1)
+
+
+def test_sew_adds_spikes() -> None:
+    """By hand: the block's own spikes and the shortcut's, 0, 1 or 2."""
+    net = settled_block(SEWBlock(3, 3, 1, Soma))
+    s = (torch.rand(4, 2, 3, 5, 5, dtype=torch.float64) < 0.5).double()
+    inner = net.soma2(net.conv2(net.soma1(net.conv1(s))))
+    assert inner.any()
+    assert torch.equal(net(s), inner + s)
+    assert net(s).unique().tolist() == [0, 1, 2]
+
+
+def test_sew_shortcut_of_another_shape_fires() -> None:
+    block = settled_block(SEWBlock(3, 5, 2, Soma))
+    out = block.shortcut((torch.rand(4, 2, 3, 6, 6, dtype=torch.float64) < 0.5).double())
+    assert out.shape == (4, 2, 5, 3, 3)
+    assert out.unique().tolist() == [0, 1]
+
+
+def test_ms_carries_currents() -> None:
+    """By hand: neurons without normalisation fire on the current; it is handed on with the block's own added."""
+    block = settled_block(MSBlock(3, 3, 1, Soma))
+    current = torch.randn(4, 2, 3, 5, 5, dtype=torch.float64)
+    assert torch.equal(block(current), current)  # its own has a weight of 0 in the beginning
+    nn.init.ones_(block.norm.weight)
+    s = lif(current, decay=0.25, v_th=0.5, width=1.0)
+    assert torch.equal(block.neurons(current), s)
+    own = block.norm(block.conv2(block.soma(block.conv1(s))))
+    assert own.any()
+    torch.testing.assert_close(block(current), current + own, rtol=0, atol=0)
+
+
+def test_ms_shortcut_of_another_shape_reads_spikes() -> None:
+    block = settled_block(MSBlock(3, 5, 2, Soma))
+    seen: list[Tensor] = []
+    block.shortcut[0].register_forward_hook(lambda _, inputs, __: seen.append(inputs[0]))
+    assert block(torch.randn(4, 2, 3, 6, 6, dtype=torch.float64)).shape == (4, 2, 5, 3, 3)
+    assert seen[0].unique().tolist() == [0, 1]
+
+
+def settled_block(block: nn.Module) -> Any:
+    """In float64 and evaluation, with statistics of a batch."""
+    torch.manual_seed(0)
+    for layer in normalisations(block):
+        layer.momentum = 1.0
+    block.double()(torch.randn(4, 9, 3, 6, 6, dtype=torch.float64))
+    return block.eval()
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if name.startswith(("sew", "ms", "vgg", "cifar"))])
+def test_trains_an_epoch_of_digits(name: str, tmp_path: Path) -> None:
+    data = load("digits")
+    size = SMALL[name]["image_size"]
+
+    def some(split: Split, number: int) -> Split:
+        images = split.images[:number].repeat_interleave(size // 8, 2).repeat_interleave(size // 8, 3)
+        return Split(images, split.labels[:number])
+
+    small = Dataset.of("some-digits", some(data.train, 16), some(data.test, 8), data.info.classes)
+    recipe = recipes.get("demo").changed([f"network={name}", "epochs=1", "batch_size=8", "timesteps=2"])
+    run = fit(recipe, dataset=small, out=tmp_path / "run", device="cpu")
+    assert 0 < run.rows()[-1]["loss"] < 20

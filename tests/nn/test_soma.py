@@ -81,6 +81,8 @@ def test_half_precision_input_keeps_float32_statistics() -> None:
         ({"width": 2.0}, "width 1 (here 2)"),
         ({"eps": 1e-3}, "eps 1e-05 (here 0.001)"),
         ({"branches": 2}, "branches 1 (here 2)"),
+        ({"surrogate": "atan"}, "surrogate rectangle (here atan)"),
+        ({"reset": "soft", "reset_gradient": False}, "reset hard (here soft), reset_gradient True (here False)"),
         ({"decay": 0.5, "v_th": 1.0}, "decay 0.25 (here 0.5), v_th 0.5 (here 1)"),
     ],
 )
@@ -107,8 +109,45 @@ def test_checkpoint_without_the_neuron_is_refused() -> None:
         Soma(C).load_state_dict(weights)
 
 
+def test_a_checkpoint_from_before_there_was_a_choice_is_of_the_papers_neuron() -> None:
+    state = Soma(C).state_dict()
+    state["_extra_state"] = torch.tensor([0.25, 0.5, 1.0, 1e-5, 1], dtype=torch.float64)
+    Soma(C).load_state_dict(state)
+    with pytest.raises(ValueError, match=r"trained with surrogate rectangle \(here triangle\); build"):
+        Soma(C, surrogate="triangle").load_state_dict(state)
+
+
+@pytest.mark.parametrize("learn_decay", ["layer", "channel"])
+def test_a_learnt_decay_starts_where_it_is_told_and_survives_a_checkpoint(learn_decay: str) -> None:
+    soma, other = (Soma(C, decay=0.3, learn_decay=learn_decay) for _ in range(2))
+    assert [name for name, _ in soma.named_parameters()] == ["weight", "bias", "decay_logit"]
+    torch.testing.assert_close(soma.present_decay(), torch.full((C if learn_decay == "channel" else 1,), 0.3))
+    with torch.no_grad():
+        soma.decay_logit += torch.linspace(-300, 300, len(soma.decay_logit))
+    assert ((soma.present_decay() >= 0) & (soma.present_decay() <= 1)).all()
+    other.load_state_dict(soma.state_dict())
+    assert torch.equal(other.present_decay(), soma.present_decay())
+    with pytest.raises(ValueError, match=f"trained with learn_decay {learn_decay} .here none.; build the network"):
+        Soma(C, decay=0.3).load_state_dict(soma.state_dict())
+
+
+def test_a_learnt_decay_learns() -> None:
+    """Neurons that should fire at their second step, which they do only if the first is remembered."""
+    soma = Soma(2, decay=0.25, learn_decay="channel", surrogate="sigmoid").eval()
+    x = torch.full((2, 4, 2), 0.78)  # u = 0.39, then 0.39 (1 + decay)
+    optimizer = torch.optim.SGD([soma.decay_logit], lr=1.0)
+    assert not soma(x).any()
+    for _ in range(20):
+        optimizer.zero_grad()
+        (-soma(x)[1, :, 0]).sum().backward()  # the second channel is not asked
+        optimizer.step()
+    assert soma(x)[1].mean(0).tolist() == [1, 0]
+    assert soma.present_decay()[1].item() == pytest.approx(0.25)
+
+
 def test_the_printed_soma_shows_its_neuron() -> None:
-    assert "branches=2, decay=0.5, v_th=0.3, width=1.0" in repr(Soma(C, 2, decay=0.5, v_th=0.3))
+    assert "surrogate=atan, reset=soft" in repr(Soma(C, surrogate="atan", reset="soft"))
+    assert "branches=2, normalize=True, decay=0.5, v_th=0.3, width=1.0" in repr(Soma(C, 2, decay=0.5, v_th=0.3))
 
 
 @pytest.mark.parametrize(
@@ -119,12 +158,22 @@ def test_the_printed_soma_shows_its_neuron() -> None:
         (lambda: Soma(C, decay=1.5), "Soma: expected decay between 0 and 1, got 1.5"),
         (lambda: Soma(C, decay=float("nan")), "Soma: expected decay between 0 and 1, got nan"),
         (
+            lambda: Soma(C, decay=1.0, learn_decay="layer"),
+            "Soma: a decay that is learnt starts between 0 and 1, both excluded, got 1.0",
+        ),
+        (
+            lambda: Soma(C, surrogate="step"),
+            "unknown surrogate 'step'; choose one of rectangle, triangle, sigmoid, atan",
+        ),
+        (lambda: Soma(C, reset="mild"), "unknown reset 'mild'; choose one of hard, soft"),
+        (lambda: Soma(C, learn_decay="yes"), "unknown learn_decay 'yes'; choose one of none, layer, channel"),
+        (
             lambda: Soma(C, v_th=0.0),
-            "Soma: expected v_th, width, eps > 0 and momentum in [0, 1], got 0.0, 1.0, 1e-05, 0.1",
+            "Soma: expected v_th, eps > 0 and momentum in [0, 1], got 0.0, 1e-05, 0.1",
         ),
         (
             lambda: Soma(C, width=-1.0),
-            "Soma: expected v_th, width, eps > 0 and momentum in [0, 1], got 0.5, -1.0, 1e-05, 0.1",
+            "Soma: expected width > 0, got -1.0",
         ),
     ],
 )
@@ -223,8 +272,8 @@ def test_a_setting_that_is_a_tensor_survives_a_checkpoint() -> None:
 
 def test_a_setting_that_is_a_tensor_is_refused_in_a_process_group() -> None:
     soma = Soma(C)
-    soma.decay, soma.group = nn.Parameter(torch.tensor(0.3)), "any"
-    message = "a process group needs the neuron's settings as numbers, but decay came as a tensor"
+    soma.v_th, soma.group = nn.Parameter(torch.tensor(0.3)), "any"
+    message = "a process group needs the neuron's settings as numbers, but v_th came as a tensor"
     with pytest.raises(ValueError, match=f"^{message}$"):
         soma(torch.randn(T, N, C))
 
@@ -237,14 +286,19 @@ def test_somas_by_name() -> None:
 
 
 def reference(soma: Soma) -> ReferenceSoma:
-    twin = ReferenceSoma(soma.channels, soma.branches, decay=soma.decay, v_th=soma.v_th, width=soma.width)
+    twin = ReferenceSoma(soma.channels, soma.branches, **soma.settings)
     twin.to(soma.weight.dtype).load_state_dict(soma.state_dict())
     return twin.train(soma.training)
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_a_reference_soma_equals_the_kernels(training: bool) -> None:
-    soma = Soma(C, 2, decay=0.4, v_th=0.7, width=0.8).double().train(training)
+@pytest.mark.parametrize(
+    "choices",
+    [{}, {"surrogate": "atan", "reset": "soft", "learn_decay": "channel"}, {"learn_decay": "layer"}],
+    ids=["paper", "other", "learnt"],
+)
+def test_a_reference_soma_equals_the_kernels(choices: dict[str, str], training: bool) -> None:
+    soma = Soma(C, 2, decay=0.4, v_th=0.7, width=0.8, **choices).double().train(training)
     nn.init.uniform_(soma.weight, 0.5, 2)
     nn.init.uniform_(soma.running_var, 0.5, 2)
     results = []
@@ -253,7 +307,7 @@ def test_a_reference_soma_equals_the_kernels(training: bool) -> None:
         xs = [torch.randn(T, N, C, H, W, dtype=torch.float64, requires_grad=True) for _ in range(2)]
         spikes = layer(*xs)
         spikes.backward(torch.randn_like(spikes))
-        results.append([spikes, *(x.grad for x in xs), layer.weight.grad, layer.bias.grad, *layer.buffers()])
+        results.append([spikes, *(x.grad for x in xs), *(p.grad for p in layer.parameters()), *layer.buffers()])
     assert 0 < results[0][0].mean() < 1
     for own, law in zip(*results, strict=True):
         torch.testing.assert_close(law, own, rtol=1e-9, atol=1e-9)
@@ -308,7 +362,7 @@ def test_a_neuron_of_ones_own_in_a_network(memory: str) -> None:
 @pytest.mark.parametrize(
     ("xs", "message"),
     [
-        ([torch.zeros(T, N, C)], "Soma: expected 2 branches, got 1"),
+        ([torch.zeros(T, N, C)], "ReferenceSoma: expected 2 branches, got 1"),
         ([torch.zeros(T, N, C + 2)] * 2, f"fire: expected {C} channels in dimension 2, got [{T}, {N}, {C + 2}]"),
     ],
 )

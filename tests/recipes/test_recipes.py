@@ -74,6 +74,10 @@ def test_settings_are_parsed_by_the_type_of_their_field() -> None:
         ("timesteps=0", "timesteps: expected at least 1, got 0"),
         ("decay=1.5", "decay: expected between 0 and 1, got 1.5"),
         ("padding=-1", "padding: expected 0 or more, got -1"),
+        ("width=0", "width: expected above 0, got 0.0"),
+        ("reset=mild", "reset: expected one of hard, soft, got 'mild'"),
+        ("learn_decay=yes", "learn_decay: expected one of none, layer, channel, got 'yes'"),
+        ("neuron=relu", "neuron=relu knows no time: expected timesteps=1, got 4"),
         ("short_epochs=3", "short_epochs needs short_timesteps"),
         ("alternate_flip=true", "alternate_flip needs flip=true"),
     ],
@@ -81,6 +85,13 @@ def test_settings_are_parsed_by_the_type_of_their_field() -> None:
 def test_bad_settings_are_one_sentence(setting: str, message: str) -> None:
     with pytest.raises(ValueError, match="^" + message):
         recipes.get("demo").changed([setting])
+
+
+def test_a_decay_that_is_learnt_starts_inside() -> None:
+    with pytest.raises(
+        ValueError, match=r"^decay: one that is learnt starts between 0 and 1, both excluded, got 1\.0$"
+    ):
+        recipes.get("demo").changed(["decay=1", "learn_decay=layer"])
 
 
 def test_unknown_recipe_names_the_known() -> None:

@@ -1,6 +1,7 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from rheobase.report import plots
@@ -58,3 +59,14 @@ def test_tensorboard_gets_every_scalar_once_also_after_a_resume(tmp_path: Path) 
     assert [(e.step, e.value) for e in events.Scalars("loss")] == [
         (row["step"], pytest.approx(row["loss"])) for row in four
     ]
+
+
+def test_recordings_are_drawn_in_rows(tmp_path: Path) -> None:
+    image = pytest.importorskip("matplotlib.image", reason="plots need matplotlib")
+    seen = {"picture": np.arange(2 * 6 * 6).reshape(2, 6, 6) % 5, "rates": [3.0, 0.0, 5.0], "seconds": 1.5}
+    for name in ("one", "two"):
+        plots.recordings([(name, seen)] * len(name), tmp_path / f"{name}.png")
+    assert image.imread(tmp_path / "two.png").shape[:2] == (3 * 384, 1080)
+    assert [p.name for p in sorted(tmp_path.iterdir())] == ["one.png", "two.png"]
+    plots.recordings([("one", seen)], tmp_path / "one.svg")
+    assert "<svg" in (tmp_path / "one.svg").read_text()

@@ -91,6 +91,20 @@ def test_rate_and_energy_come_from_the_metrics(tmp_path: Path) -> None:
     assert row.runs[0].not_known is None
 
 
+@pytest.mark.parametrize("setting", ["learn_decay=layer", "neuron=mild"])
+def test_neurons_whose_values_are_asked_for_have_an_energy_too(tmp_path: Path, setting: str) -> None:
+    class Mild(ReferenceSoma):
+        def spike(self, u: torch.Tensor) -> torch.Tensor:
+            return super().spike(u)
+
+    neuron("mild")(Mild)
+    made(tmp_path / "plain", accuracies=[0.5])
+    made(tmp_path / "other", setting, accuracies=[0.5])
+    one, other = compare([tmp_path]).rows
+    assert one.joule == other.joule
+    assert other.joule is not None
+
+
 @pytest.mark.parametrize("old", [False, True])
 def test_energy_of_recordings_is_not_guessed(tmp_path: Path, old: bool) -> None:
     run = made(tmp_path / "run", "data=digits-dvs", accuracies=[0.5])

@@ -1,6 +1,7 @@
 """The captured step is the eager one."""
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -9,17 +10,18 @@ from torch.nn.functional import cross_entropy
 
 from rheobase.functional import readout
 from rheobase.models import resnet8
+from rheobase.nn import ReluSoma
 from rheobase.train.capture import CapturedStep, Step, capture
 
 
-def training(device: torch.device) -> tuple[torch.nn.Module, Step]:
+def training(device: torch.device, timesteps: int = 3, **neuron: Any) -> tuple[torch.nn.Module, Step]:
     torch.manual_seed(3)
-    network = resnet8().to(device).double()
+    network = resnet8(**neuron).to(device).double()
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9)
 
     def step(images: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
         optimizer.zero_grad()
-        loss = cross_entropy(readout(network(images, timesteps=3)), labels)
+        loss = cross_entropy(readout(network(images, timesteps)), labels)
         loss.backward()
         optimizer.step()
         return (loss.detach(),)
@@ -57,10 +59,20 @@ def test_elsewhere_it_is_the_step_itself() -> None:
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("sizes", [[6] * 6 + [5, 6], [6, 6, 6, 5, 6, 6, 5]])  # a smaller last batch runs eagerly
-def test_every_call_is_one_step(sizes: list[int]) -> None:
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"surrogate": "sigmoid", "reset": "soft", "learn_decay": "channel"},
+        {"learn_decay": "layer", "reset_gradient": False},
+        {"soma": ReluSoma, "timesteps": 1},
+    ],
+    ids=["paper", "channel", "layer", "relu"],
+)
+def test_every_call_is_one_step(options: dict[str, Any], sizes: list[int]) -> None:
     device = torch.device("cuda")
-    eager_network, eager = training(device)
-    network, step = training(device)
+    eager_network, eager = training(device, **options)
+    network, step = training(device, **options)
     captured = capture(step, device)
     assert isinstance(captured, CapturedStep)
     for size in sizes:

@@ -7,6 +7,8 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,7 +18,7 @@ from torch import Tensor, nn
 
 from rheobase import recipes, train
 from rheobase.models import resnet8
-from rheobase.nn import ReferenceSoma, Soma
+from rheobase.nn import ReferenceSoma, ReluSoma, Soma
 from rheobase.recipes import Recipe
 from rheobase.train import checkpoint, distributed
 from rheobase.train.optimizers import make_optimizer
@@ -107,11 +109,11 @@ def test_two_processes_resume_in_the_middle_of_an_epoch_of_one(alone: Path, tmp_
     assert_runs_agree(alone, tmp_path / "run")
 
 
-def two_steps(network: nn.Module, images: Tensor, labels: Tensor, share: float) -> list[Tensor]:
+def two_steps(network: nn.Module, images: Tensor, labels: Tensor, share: float, timesteps: int = 3) -> list[Tensor]:
     """Loss sums of two steps on the same batch, then the gradients of the second."""
     r, device = recipe("lr=0.05"), images.device
     scaler = torch.amp.GradScaler(device.type, enabled=False)
-    step = make_step(network, make_optimizer(network, r, device), scaler, r, 3)
+    step = make_step(network, make_optimizer(network, r, device), scaler, r, timesteps)
     losses = [step(images, labels, share)[0] for _ in range(2)]
     return [torch.stack(losses), *(p.grad for p in network.parameters() if p.grad is not None)]
 
@@ -122,7 +124,15 @@ def batch(n: int) -> tuple[Tensor, Tensor]:
     return images * torch.linspace(0.5, 2, n).view(-1, 1, 1, 1), torch.randint(0, 10, (n,), generator=random)
 
 
-def member_steps(rank: int, world: int, port: int, folder: Path, cuts: list[int], soma: type[Soma] = Soma) -> None:
+def member_steps(
+    rank: int,
+    world: int,
+    port: int,
+    folder: Path,
+    cuts: list[int],
+    soma: Callable[..., Soma] = Soma,
+    timesteps: int = 3,
+) -> None:
     join(rank, world, port)
     torch.manual_seed(5)
     images, labels = batch(cuts[-1])
@@ -130,7 +140,7 @@ def member_steps(rank: int, world: int, port: int, folder: Path, cuts: list[int]
     with distributed.team(CPU) as (team, _):
         network = team.wrap(resnet8(soma=soma).double())
         share = len(labels[own]) * world / len(labels)
-        torch.save(two_steps(network, images[own], labels[own], share), folder / f"{rank}.pt")
+        torch.save(two_steps(network, images[own], labels[own], share, timesteps), folder / f"{rank}.pt")
 
 
 @pytest.mark.parametrize(
@@ -153,6 +163,22 @@ def test_a_neuron_of_ones_own_joins_its_statistics(tmp_path: Path) -> None:
     run_team(member_steps, 2, tmp_path, [0, 3, 20], ReferenceSoma)
     torch.manual_seed(5)
     losses, *grads = two_steps(resnet8().double(), *batch(20), 1.0)
+    found = [torch.load(tmp_path / f"{rank}.pt") for rank in range(2)]
+    torch.testing.assert_close(found[0][0] + found[1][0], losses, **EXACT)
+    for _, *others in found:
+        for grad, other in zip(grads, others, strict=True):
+            torch.testing.assert_close(other, grad, **EXACT)
+
+
+@pytest.mark.parametrize(
+    ("soma", "timesteps"),
+    [(partial(Soma, surrogate="atan", reset="soft", learn_decay="channel"), 3), (ReluSoma, 1)],
+    ids=["learnt decay", "relu"],
+)
+def test_other_neurons_equal_one_process(tmp_path: Path, soma: Callable[..., Soma], timesteps: int) -> None:
+    run_team(member_steps, 2, tmp_path, [0, 3, 20], soma, timesteps)
+    torch.manual_seed(5)
+    losses, *grads = two_steps(resnet8(soma=soma).double(), *batch(20), 1.0, timesteps)
     found = [torch.load(tmp_path / f"{rank}.pt") for rank in range(2)]
     torch.testing.assert_close(found[0][0] + found[1][0], losses, **EXACT)
     for _, *others in found:

@@ -4,17 +4,24 @@ import json
 import multiprocessing
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from multiprocessing.synchronize import Event
 from pathlib import Path
 from threading import Barrier
+from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from rheobase import recipes, train
 from rheobase.data import load
+from rheobase.models import build
+from rheobase.nn import Soma
 from rheobase.recipes import Recipe
-from rheobase.train.runs import Run
+from rheobase.train.parts import Parts
+from rheobase.train.runs import Run, load_network, network_for
+from tests.train.test_loop import StopAt
 
 
 def recipe() -> Recipe:
@@ -59,6 +66,56 @@ def test_old_records_are_good_enough_for_their_data(name: str, tmp_path: Path) -
     found = run.open_data(None)
     assert found.info == load(chosen.data).info
     assert len(found.test) == 359
+
+
+@pytest.mark.parametrize(
+    ("settings", "somas"),
+    [
+        (["decay=0.5"], {"decay": 0.5, "surrogate": "rectangle", "reset": "hard", "learn_decay": "none"}),
+        (["surrogate=atan", "reset=soft"], {"surrogate": "atan", "reset": "soft", "reset_gradient": True}),
+        (["reset_gradient=false", "learn_decay=channel"], {"reset_gradient": False, "learn_decay": "channel"}),
+    ],
+)
+def test_the_neuron_of_a_recipe_is_that_of_its_network(settings: list[str], somas: dict[str, Any]) -> None:
+    network = network_for(recipe().changed(settings), load("digits").info)
+    for module in network.modules():
+        if isinstance(module, Soma):
+            assert somas.items() <= module.settings.items()
+
+
+def test_a_network_of_ones_own_need_not_know_every_setting() -> None:
+    def mine(num_classes: int, in_channels: int, image_size: int, decay: float, v_th: float, width: float) -> nn.Module:
+        return build("resnet8", num_classes=num_classes, in_channels=in_channels, decay=decay)
+
+    parts, info = replace(Parts.of(recipe()), network=mine), load("digits").info
+    assert network_for(recipe(), info, parts).soma.surrogate == "rectangle"
+    with pytest.raises(ValueError, match=r"^network 'mine' cannot be built from .*, surrogate: .*'surrogate'$"):
+        network_for(recipe().changed(["surrogate=atan"]), info, parts)
+
+
+def test_an_unknown_surrogate_leaves_no_run_behind(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"^unknown surrogate 'step'; choose one of rectangle, triangle"):
+        train.fit(recipe().changed(["surrogate=step"]), out=tmp_path / "run", device="cpu")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    "settings", [["neuron=relu"], ["timesteps=2", "surrogate=triangle", "reset=soft", "learn_decay=channel"]], ids=str
+)
+def test_a_run_of_another_neuron_resumes_bit_for_bit(settings: list[str], tmp_path: Path) -> None:
+    chosen = recipe().changed(["epochs=2", "batch_size=512", *settings])
+    whole = train.fit(chosen, out=tmp_path / "whole", device="cpu")
+    with pytest.raises(train.Interrupted):
+        train.fit(chosen, out=tmp_path / "run", device="cpu", reporter=StopAt(2))
+    broken = train.fit(chosen, out=tmp_path / "run", resume=True, device="cpu")
+    expected, found = (load_network(run).state_dict() for run in (whole, broken))
+    assert expected.keys() == found.keys()
+    for name, value in expected.items():
+        assert torch.equal(found[name], value), name
+    logits = expected.get("soma.decay_logit", torch.arange(2))
+    assert len(logits.unique()) > 1  # each has learnt its own
+    rates = whole.rows()[-1]["firing_rates"]
+    assert all(0 <= rate <= 1 for rate in rates.values())  # of a ReLU, the share above 0
 
 
 def test_a_record_is_strict_json_and_complete(tmp_path: Path) -> None:

@@ -12,13 +12,14 @@ from rheobase import functional
 from rheobase.analysis.isometry import normal_cdf
 
 
-def potentials(current: Tensor, *, decay: float, v_th: float) -> Tensor:
+def potentials(current: Tensor, *, decay: float | Tensor, v_th: float, reset: str = "hard") -> Tensor:
     """u [T, ...] just before the reset, of the neurons of `functional.lif`."""
+    decay = functional.decay_factor(decay, current)
     v = torch.zeros_like(current[0])
     out = []
     for x in current:
         out.append(decay * v + x)
-        _, v = functional.lif_step(x, v, decay=decay, v_th=v_th)
+        _, v = functional.lif_step(x, v, decay=decay, v_th=v_th, reset=reset)
     return torch.stack(out)
 
 

@@ -5,7 +5,7 @@ import copy
 import torch
 from torch import Tensor, nn
 
-from rheobase.nn import ReferenceSoma, Soma, set_memory, somas
+from rheobase.nn import ReferenceSoma, Soma, normalisations, set_memory, somas
 
 
 def on_reference(network: nn.Module) -> nn.Module:
@@ -14,8 +14,8 @@ def on_reference(network: nn.Module) -> nn.Module:
     set_memory(network, "speed")
     for path, soma in somas(network).items():
         if type(soma) is Soma:
-            neuron = {key: getattr(soma, key) for key in ("decay", "v_th", "width", "eps", "momentum")}
-            reference = ReferenceSoma(soma.channels, soma.branches, **neuron).to(soma.weight.device, soma.weight.dtype)
+            reference = ReferenceSoma(soma.channels, soma.branches, **soma.settings)
+            reference.to(soma.bias.device, soma.bias.dtype)
             reference.load_state_dict(soma.state_dict())
             network.set_submodule(path, reference.train(soma.training))
     return network
@@ -24,12 +24,12 @@ def on_reference(network: nn.Module) -> nn.Module:
 @torch.no_grad()
 def calibrate_statistics(network: nn.Module, images: Tensor, timesteps: int) -> None:
     """Make the running statistics of an untrained network those of this batch, so that it can be evaluated."""
-    found = somas(network).values()
-    before = [(soma.momentum, soma.training) for soma in found]
-    for soma in found:
-        soma.momentum = 1.0
-        soma.train()
+    found = normalisations(network)
+    before = [(layer.momentum, layer.training) for layer in found]
+    for layer in found:
+        layer.momentum = 1.0
+        layer.train()
     network(images, timesteps)
-    for soma, (momentum, training) in zip(found, before, strict=True):
-        soma.momentum = momentum
-        soma.train(training)
+    for layer, (momentum, training) in zip(found, before, strict=True):
+        layer.momentum = momentum
+        layer.train(training)

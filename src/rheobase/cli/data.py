@@ -1,4 +1,4 @@
-"""The command that prepares a data set, verifies it and shows what is there."""
+"""The commands that show data: `data` prepares and verifies a set, `recording` tells what is in files of events."""
 
 from pathlib import Path
 from statistics import mean
@@ -6,14 +6,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rheobase.cli.common import PluginOption, console, table
+from rheobase.cli.common import PluginOption, console, table, target_file
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from rheobase.data.events.summary import Summary
+
+SensorOption = Annotated[str, typer.Option(help="Sensor of recordings that do not state theirs, like 346x260.")]
+
 
 def register(app: typer.Typer) -> None:
     app.command()(data)
+    app.command()(recording)
 
 
 def data(
@@ -21,6 +26,9 @@ def data(
     root: Annotated[Path | None, typer.Option(help="Folder with its official files.")] = None,
     size: Annotated[int, typer.Option(min=0, help="Side of the images; otherwise that of the paper.")] = 0,
     timesteps: Annotated[int, typer.Option(min=0, help="Slices of a recording; otherwise as in the paper.")] = 0,
+    slice_by: Annotated[str, typer.Option(help="time: slices of equal duration; count: of as many events.")] = "time",
+    window: Annotated[int, typer.Option(min=0, help="Microseconds, or events, of a slice.")] = 0,
+    sensor: SensorOption = "none",
     samples: Annotated[int, typer.Option(min=0, help="Pictures to show.")] = 3,
     download: Annotated[bool, typer.Option("--download", help="Get the data set if it is not there.")] = False,
     plugin: PluginOption = None,
@@ -30,7 +38,9 @@ def data(
     from rheobase.data.eventset import EventDataset
     from rheobase.report.shades import shaded
 
-    found = load(name, root, size=size, timesteps=timesteps, download=download)
+    options = {"slice_by": (slice_by, "time"), "window": (window, 0), "sensor": (sensor, "none")}
+    chosen = {option: value for option, (value, default) in options.items() if value != default}
+    found = load(name, root, size=size, timesteps=timesteps, download=download, **chosen)
     info = found.info
     train, test = (source.labels.bincount(minlength=len(info.classes)).tolist() for source in (found.train, found.test))
     rows = table("class", "training", "test")
@@ -42,9 +52,8 @@ def data(
     console.print(rows, soft_wrap=False)
     shape = " x ".join(map(str, found.train.shape))
     if isinstance(found, EventDataset):
-        cut = found.slicing
         where = "simulated recordings" if info.simulated else "recordings"
-        console.print(f"{where} as {shape} (steps, polarities, height, width), {cut.window / 1000:g} ms per step")
+        console.print(f"{where} as {shape} (steps, polarities, height, width), {found.slicing}")
         for part, rates in (("training", found.train_rates), ("test", found.test_rates)):
             console.print(f"events per second, {part}: {mean(rates):.0f} ({min(rates):.0f} to {max(rates):.0f})")
         console.print(f"damage in the files: {found.skipped or 'none'}; events beyond 255 in a cell: {found.uncounted}")
@@ -54,6 +63,59 @@ def data(
         image = found.train.read(index[None])[0].float()
         console.print(f"\n{info.classes[int(found.train.labels[index])]}")
         console.print(shaded(image.flatten(0, -3).mean(0)))
+
+
+def recording(
+    files: Annotated[list[Path], typer.Argument(help="Recordings of event cameras.")],
+    sensor: SensorOption = "none",
+    gap: Annotated[float, typer.Option(min=0.001, help="Milliseconds from which on a pause is a gap.")] = 10.0,
+    out: Annotated[Path | None, typer.Option(help="Draw them to this file too, .png or .svg.")] = None,
+) -> None:
+    """Tell what is in recordings of event cameras, and draw them."""
+    from rheobase.data.events import read
+    from rheobase.data.events.stream import sensor_of
+    from rheobase.data.events.summary import summary
+
+    if out is not None:
+        target_file(out, "svg" if out.suffix == ".svg" else "png")
+    size = sensor_of(sensor)
+    found: list[tuple[str, Summary]] = []
+    for file in files:
+        try:
+            seen = summary(read(file, size=size, on_error="skip"), round(1000 * gap))
+        except ValueError as error:
+            if len(files) == 1:
+                raise
+            console.print(f"left out: {error}")
+            continue
+        found.append((file.name, seen))
+        _print_recording(file, seen, gap)
+    if out is not None and found:
+        from rheobase.report.plots import recordings
+
+        recordings([(name, vars(seen)) for name, seen in found], out)
+        console.print(f"wrote {out}")
+    if len(found) < len(files):
+        raise ValueError(f"{len(files) - len(found)} of {len(files)} recordings could not be read")
+
+
+def _print_recording(file: Path, seen: "Summary", gap: float) -> None:
+    from torch import from_numpy
+
+    from rheobase.report.shades import bars, shaded
+
+    console.print(f"{file}: {seen.events} events in {seen.seconds:.3f} s, sensor of {seen.width} x {seen.height}")
+    console.print(f"  {seen.rate:.0f} events per second, {max(seen.rates):.0f} in the busiest hundredth")
+    console.print(f"  {100 * seen.brighter:.1f} % brighter, {100 - 100 * seen.brighter:.1f} % darker")
+    longest = max(seen.gaps, key=lambda pause: pause[1], default=None)
+    what = f", the longest of {1000 * longest[1]:.4g} ms after {longest[0]:.3f} s" if longest else ""
+    console.print(f"  {len(seen.gaps)} gaps of {gap:g} ms or more{what}")
+    problems = ", ".join(f"{kind} {count}" for kind, count in sorted(seen.skipped.items()))
+    console.print(f"  damage: {problems or 'none'}")
+    if seen.skipped.get("outside"):
+        console.print(f"  {seen.skipped['outside']} events are outside the sensor: a training would refuse this file")
+    console.print(shaded(from_numpy(seen.picture.sum(0)).float().log1p()))
+    console.print(f"{bars(seen.rates)}\n")
 
 
 def _one_per_class(labels: "Tensor") -> "list[Tensor]":

@@ -133,12 +133,12 @@ def verify(
 
 def predict(
     network: NetworkArgument,
-    images: Annotated[list[Path], typer.Argument(help="Image files, or folders of them.")],
+    images: Annotated[list[Path], typer.Argument(help="Images, recordings or .npy arrays, or folders of them.")],
     top: Annotated[int, typer.Option(min=1, help="Classes to show.")] = 3,
     json: JsonOption = False,
     plugin: PluginOption = None,
 ) -> None:
-    """Classify images: the most likely classes and their probabilities."""
+    """Classify images or recordings: the most likely classes and their probabilities."""
     import torch
 
     from rheobase.data.pictures import find, read
@@ -147,12 +147,12 @@ def predict(
 
     found = open_network(open_run(network))
     stated = about(found, network)
-    classes, paths = stated.data.classes, find(images)
+    classes, paths = stated.data.classes, find(images, stated.data)
     seen: list[dict[str, object]] = []
     left_out: list[dict[str, str]] = []
     for path in paths:
         try:
-            x = read(path, stated.data)[None].to(input_dtype(found))
+            x = read(path, stated.data).to(input_dtype(found))
         except ValueError as error:
             if len(paths) == 1:
                 raise
@@ -161,7 +161,7 @@ def predict(
                 console.print(f"left out: {error}")
             continue
         with torch.no_grad():
-            share = readout(found(x, stated.recipe.timesteps)).softmax(1)[0]
+            share = readout(found(x, stated.recipe.timesteps if x.ndim == 4 else None)).softmax(1)[0]
         best = share.topk(min(top, len(classes)))
         pairs = [(classes[k], p) for k, p in zip(best.indices.tolist(), best.values.tolist(), strict=True)]
         seen.append({"file": str(path), "classes": [{"class": name, "probability": p} for name, p in pairs]})
@@ -170,7 +170,7 @@ def predict(
     if json:
         print_json({"network": str(network), "images": seen, "left_out": left_out})
     if left_out:
-        raise ValueError(f"{len(left_out)} of {len(paths)} images could not be read")
+        raise ValueError(f"{len(left_out)} of {len(paths)} files could not be read")
 
 
 def deploy(run: Path) -> None:

@@ -4,34 +4,69 @@ import json
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any, get_args
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from rheobase.data import cache
 from rheobase.data.dataset import Dataset, Split
 from rheobase.data.events import Events, count_into, read
+from rheobase.data.events.slicing import SliceBy
+from rheobase.data.events.stream import sensor_of
 from rheobase.data.fingerprint import of_files
+from rheobase.data.info import DataInfo
+
+Option = int | bool | str
 
 
 @dataclass(frozen=True)
 class Slicing:
-    """How a recording becomes frames; see `events.slices`. Times are in microseconds, frames are square."""
+    """How a recording becomes frames; see `events.slices`.
+
+    Frames are square: a sensor that is not lies in the middle of them, as large as fits, and keeps its proportions.
+    """
 
     window: int
+    """Microseconds of a slice, or events where `slice_by` is `count`; 0: all of a recording in equal slices."""
     timesteps: int
     size: int
     offset: int = 0
+    """Microseconds from the first event to the first slice."""
     binary: bool = False
+    slice_by: SliceBy = "time"
+    sensor: str = "none"
+    """Of recordings that do not state theirs, like 346x260."""
 
-    def changed(self, **options: int | bool) -> "Slicing":
-        """With these options, where they are not zero."""
+    def __post_init__(self) -> None:
+        numbers = {"window": 0, "timesteps": 1, "size": 1, "offset": 0}
+        for name, least in numbers.items():
+            value = getattr(self, name)
+            if type(value) is not int or value < least:
+                raise ValueError(f"slices: expected {name} as a whole number of at least {least}, got {value!r}")
+        if self.slice_by not in get_args(SliceBy):
+            raise ValueError(
+                f"slices: expected slice_by as one of {', '.join(get_args(SliceBy))}, got '{self.slice_by}'"
+            )
+        sensor_of(self.sensor)
+
+    def changed(self, **options: Option) -> "Slicing":
+        """With these options, where they are not zero. A window of time is no window of events."""
         if unknown := options.keys() - asdict(self).keys():
             raise ValueError(f"no option {min(unknown)} for slices; choose from {', '.join(asdict(self))}")
-        return Slicing(**{**asdict(self), **{name: value for name, value in options.items() if value}})
+        own: dict[str, Any] = asdict(self)
+        if options.get("slice_by", self.slice_by) != self.slice_by:
+            own["window"] = 0
+        return Slicing(**{**own, **{name: value for name, value in options.items() if value}})
+
+    def __str__(self) -> str:
+        if not self.window:
+            return f"{self.timesteps} slices of equal {'duration' if self.slice_by == 'time' else 'numbers of events'}"
+        return f"{self.window} events per step" if self.slice_by == "count" else f"{self.window / 1000:g} ms per step"
 
 
 @dataclass(frozen=True)
@@ -46,6 +81,8 @@ class EventDataset(Dataset):
     """Damage in the files: kind of problem to number of times."""
     uncounted: int
     """Events beyond the 255 that a cell can count."""
+    events: int
+    """All of them."""
 
 
 def build(
@@ -68,8 +105,7 @@ def build(
     shape = (len(labels), slicing.timesteps, 2, slicing.size, slicing.size)
     found = cache.prepared(name, shape, {**asdict(slicing), **(simulation or {})}, files, jobs)
     if found.skipped:
-        problems = ", ".join(f"{kind} {count}" for kind, count in sorted(found.skipped.items()))
-        warnings.warn(f"{name}: there is damage in its files ({problems}); the rest is used", stacklevel=2)
+        warnings.warn(f"{name}: there is damage in its files ({_problems(found)}); the rest is used", stacklevel=2)
     rates = [n / s if s else 0.0 for n, s in zip(found.events, found.seconds, strict=True)]
     test = torch.tensor(is_test)
     numbers = torch.tensor(labels)
@@ -83,7 +119,7 @@ def build(
         fingerprint=fingerprint,
     )
     return EventDataset(
-        base.info,
+        replace(base.info, slicing=asdict(slicing)),
         base.train,
         base.test,
         slicing=slicing,
@@ -91,7 +127,12 @@ def build(
         test_rates=[r for r, t in zip(rates, is_test, strict=True) if t],
         skipped=found.skipped,
         uncounted=found.uncounted,
+        events=sum(found.events),
     )
+
+
+def _problems(found: cache.Recordings) -> str:
+    return ", ".join(f"{kind} {count}" for kind, count in sorted(found.skipped.items()))
 
 
 def _split(found: cache.Recordings, labels: torch.Tensor, chosen: torch.Tensor) -> Split:
@@ -109,7 +150,14 @@ def sliced(
     frames = np.empty((len(recordings), slicing.timesteps, 2, slicing.size, slicing.size), np.uint8)
     uncounted, skipped = 0, Counter[str]()
     for own, events, start in zip(frames, recordings, starts or [None] * len(recordings), strict=True):
-        uncounted += count_into(own, events, window=slicing.window, start=start, offset=slicing.offset)
+        uncounted += count_into(
+            own,
+            events.squared(),
+            window=slicing.window,
+            by=slicing.slice_by,
+            start=start,
+            offset=slicing.offset,
+        )
         skipped.update(events.skipped)
     if slicing.binary:
         np.minimum(frames, 1, out=frames)
@@ -121,8 +169,38 @@ def sliced(
 
 def from_file(path: Path, slicing: Slicing) -> cache.Recordings:
     """The one recording in a file, without what is damaged in it."""
-    return sliced([read(path, on_error="skip")], slicing)
+    return sliced([read(path, size=sensor_of(slicing.sensor), on_error="skip")], slicing)
 
 
 def jobs_of_files(paths: Iterable[Path], slicing: Slicing) -> list[Callable[[], cache.Recordings]]:
     return [partial(from_file, path, slicing) for path in paths]
+
+
+def own_recording(path: Path, slicing: Slicing) -> cache.Recordings:
+    """The same of a recording that nobody has checked before: events outside its sensor are no damage but a mistake."""
+    events = read(path, size=sensor_of(slicing.sensor), on_error="skip")
+    if outside := events.skipped.get("outside", 0):
+        raise ValueError(
+            f"{path}: {outside} of {outside + len(events)} events are outside the sensor of {events.width} x "
+            f"{events.height}; give its true size"
+        )
+    if not len(events):
+        raise ValueError(f"{path}: no events; remove it, or get it again")
+    if slicing.size > max(events.width, events.height):
+        raise ValueError(
+            f"{path}: a sensor of {events.width} x {events.height} is smaller than the frames of {slicing.size} x "
+            f"{slicing.size}; make these smaller (train: --set image_size={max(events.width, events.height)})"
+        )
+    return sliced([events], slicing)
+
+
+def seen(path: Path, info: DataInfo) -> Tensor:
+    """The recording in a file as a network sees it that was trained on such data: [T, C, H, W]."""
+    if not info.slicing:
+        raise ValueError(
+            f"{path}: the network does not say how recordings become its frames; give an array [T, C, H, W] (.npy)"
+        )
+    found = own_recording(path, Slicing(**info.slicing))  # type: ignore[arg-type]
+    if found.skipped:
+        warnings.warn(f"{path}: there is damage in it ({_problems(found)}); the rest is used", stacklevel=2)
+    return found.frames[0].float()

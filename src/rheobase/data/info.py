@@ -1,7 +1,7 @@
 """What is known of a data set: one record, which a data set carries and a run, a deployed network and a plan keep."""
 
 from collections.abc import Mapping
-from dataclasses import MISSING, asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from typing import Any
 
 
@@ -25,11 +25,15 @@ class DataInfo:
     test_images: int = 0
     fingerprint: str = ""
     """Of labels and content; empty where it is not known."""
+    slicing: Mapping[str, int | bool | str] = field(default_factory=dict)
+    """How recordings became frames, as in `eventset.Slicing`; empty for images, or where it is not known."""
 
     def __post_init__(self) -> None:
         texts = (self.name, self.fingerprint, *self.classes)
         if not all(isinstance(text, str) for text in texts) or not isinstance(self.simulated, bool):
             raise ValueError("names must be texts")
+        if not isinstance(self.slicing, dict) or not all(type(v) in (int, bool, str) for v in self.slicing.values()):
+            raise ValueError("slicing must be settings of slices")
         counts = (self.channels, self.size, self.timesteps, self.images, self.test_images)
         if not all(type(n) is int and 0 <= n < 2**40 for n in counts) or min(self.channels, self.size) < 1:
             raise ValueError("sizes must be whole numbers")
@@ -42,7 +46,7 @@ class DataInfo:
     @classmethod
     def of(cls, content: Mapping[str, Any], source: object) -> "DataInfo":
         """The record in `content`, which comes from the file `source`; those of earlier versions have fewer entries."""
-        names = {f.name: f.default is MISSING for f in fields(cls)}
+        names = {f.name: f.default is MISSING and f.default_factory is MISSING for f in fields(cls)}
         missing = [name for name, needed in names.items() if needed and name not in content]
         unknown = sorted(content.keys() - names)
         if missing or unknown:

@@ -1,4 +1,4 @@
-"""Images from files, as a network sees them: pictures as in the data sets of folders, and `.npy` arrays."""
+"""Images and recordings from files, as a network sees them: as in the data sets of folders, or as `.npy` arrays."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -7,20 +7,24 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rheobase.data.events import SUFFIXES as RECORDINGS
+from rheobase.data.eventset import seen
 from rheobase.data.files import SUFFIXES, Files
 from rheobase.data.info import DataInfo
 
 ARRAY = ".npy"
 
 
-def find(paths: Iterable[Path]) -> list[Path]:
-    """The files themselves, and the images in the folders among them, in order of their names."""
+def find(paths: Iterable[Path], info: DataInfo) -> list[Path]:
+    """The files themselves, and in the folders among them the images, or recordings, in order of their names."""
+    suffixes, what = (RECORDINGS, "recordings") if info.timesteps else (SUFFIXES, "images")
     found: list[Path] = []
     for path in paths:
         if path.is_dir():
-            inside = sorted(p for p in path.iterdir() if p.suffix.lower() in {*SUFFIXES, ARRAY})
+            visible = (p for p in path.iterdir() if not p.name.startswith("."))
+            inside = sorted(p for p in visible if p.suffix.lower() in {*suffixes, ARRAY})
             if not inside:
-                raise ValueError(f"{path}: no images in this folder; expected files like {', '.join(sorted(SUFFIXES))}")
+                raise ValueError(f"{path}: no {what} in this folder; expected files like {', '.join(sorted(suffixes))}")
             found += inside
         elif path.is_file():
             found.append(path)
@@ -30,13 +34,18 @@ def find(paths: Iterable[Path]) -> list[Path]:
 
 
 def read(path: Path, info: DataInfo) -> Tensor:
-    """The image [C, H, W] in `path`, in the size and range that the network was trained with."""
-    pixels = _array(path) if path.suffix == ARRAY else _picture(path, info)
+    """A batch of the one image [1, C, H, W] or recording [T, 1, C, H, W] in `path`.
+
+    It has the size and range that the network was trained with.
+    """
+    recording = path.suffix.lower() in RECORDINGS
+    pixels = _array(path) if path.suffix == ARRAY else seen(path, info) if recording else _picture(path, info)
     pixels = pixels[None] if pixels.ndim == 2 else pixels
-    if pixels.shape != info.shape:
-        raise ValueError(f"{path}: expected an array {list(info.shape)}, got {list(pixels.shape)}")
+    if pixels.shape[-3:] != info.shape or pixels.ndim > 4 or 0 in pixels.shape:
+        one = list(info.shape)
+        raise ValueError(f"{path}: expected an array {one}, or T of them, got {list(pixels.shape)}")
     mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (info.mean, info.std))
-    return (pixels - mean) / std
+    return ((pixels - mean) / std).unsqueeze(-4)
 
 
 def _array(path: Path) -> Tensor:
@@ -49,7 +58,10 @@ def _array(path: Path) -> Tensor:
 
 def _picture(path: Path, info: DataInfo) -> Tensor:
     if info.channels not in (1, 3):
-        raise ValueError(f"{path}: the network reads {info.channels} channels, a picture has 1 or 3; give a .npy array")
+        raise ValueError(
+            f"{path}: the network reads {info.channels} channels, a picture has 1 or 3; give "
+            f"{'a recording' if info.timesteps else 'a .npy array'}"
+        )
     margin = Files.margin if info.name == "imagenet" else 1.0
     (picture,) = Files([path], torch.zeros(1), info.size, margin).read(torch.tensor([0])).float()
     return picture if info.channels == 3 else picture.mean(0, keepdim=True)

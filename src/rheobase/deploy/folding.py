@@ -128,6 +128,17 @@ class _Graph:
                 f"fold: the neurons of {path} ({type(soma).__name__}) have dynamics of their own, which a deployed "
                 "network does not know; use Soma, or change only the spike of a ReferenceSoma"
             )
+        if soma.reset != "hard":
+            raise ValueError(
+                f"fold: the neurons of {path} have a {soma.reset} reset, which a deployed network does not know; "
+                "train with reset=hard"
+            )
+        decay = soma.present_decay()
+        if isinstance(decay, Tensor) and decay.numel() > 1:
+            raise ValueError(
+                f"fold: the neurons of {path} have a decay for every channel, and a deployed layer has one; train with "
+                "learn_decay=layer"
+            )
         if len(branches) != soma.branches:
             raise ValueError(f"fold: {path} expects {soma.branches} branches, got {len(branches)}")
         affine = _normalisation(soma)
@@ -138,7 +149,7 @@ class _Graph:
             node = _with_parameters(branch.module, weight, bias if i == 0 else None, soma.weight.dtype)
             names.append(self.add(branch.name, node, branch.source))
         v_th = torch.full_like(soma.running_mean[0], float(soma.v_th))
-        return self.add(path, LIF(float(soma.decay), v_th), *names)
+        return self.add(path, LIF(decay.item() if isinstance(decay, Tensor) else decay, v_th), *names)
 
     def node(self, value: str | _Branch) -> str:
         """The name of the node that yields `value`; a branch that meets no soma keeps its weights."""
@@ -166,8 +177,8 @@ def fires_as_lif(soma: Soma) -> bool:
     steps = ("forward", "fire", "current", "_fire", "_moments", "_batch_moments")
     if any(getattr(kind, name, None) is not getattr(base, name, None) for name in steps):
         return False
-    if any(isinstance(p, Tensor) and p.numel() > 1 for p in (soma.decay, soma.v_th)):
-        return False  # a deployed layer has one of each
+    if isinstance(soma.v_th, Tensor) and soma.v_th.numel() > 1:
+        return False  # a deployed layer has one
     if not isinstance(soma, ReferenceSoma):
         return True
     v_th = float(soma.v_th)

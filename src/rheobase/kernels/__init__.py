@@ -38,6 +38,9 @@ def fire(
     v_th: float | Tensor,
     width: float | Tensor,
     eps: float,
+    surrogate: str = "rectangle",
+    reset: str = "hard",
+    reset_gradient: bool = True,
     moments: Moments | None = None,
     group: ProcessGroup | None = None,
     backend: str = "auto",
@@ -45,10 +48,13 @@ def fire(
     """`functional.fire`, faster; with a process `group` the moments are those of all its members' batches.
 
     Among xs may be convolutions that are left to this function, which then keeps less for the backward pass. What is a
-    tensor among decay, v_th and width may want a gradient, which only the law knows.
+    tensor among v_th and width may want a gradient, which only the law knows; that of a decay is known everywhere.
     """
+    functional.check_choice("surrogate", surrogate, functional.SURROGATES)
+    functional.check_choice("reset", reset, functional.RESETS)
     neuron: Any = {"decay": decay, "v_th": v_th, "width": width, "eps": eps}
-    tensors = [name for name, value in neuron.items() if isinstance(value, Tensor)]
+    tensors = [name for name, value in neuron.items() if isinstance(value, Tensor) and name != "decay"]
+    neuron |= {"surrogate": surrogate, "reset": reset, "reset_gradient": reset_gradient}
     branches = [x if isinstance(x, Tensor) else x.branch() for x in xs]
     inputs = [x.x if isinstance(x, Branch) else x for x in branches]
     saving = any(isinstance(x, Branch) for x in branches)
@@ -58,8 +64,10 @@ def fire(
     if chosen == "reference":
         outputs = [x.output() if isinstance(x, Branch) else x for x in branches]
         return functional.fire(outputs, weights, biases, **neuron, moments=moments)
+    vectors = _vectors(inputs[0], weights, biases, moments, decay)
+    if isinstance(decay, Tensor):
+        neuron["decay"] = 0.0
     settings = Settings(Constants(**neuron), group, chosen)
-    vectors = _vectors(inputs[0], weights, biases, moments)
     if saving:
         marked = [x if isinstance(x, Branch) else Branch(x, are_marked(x)) for x in branches]
         spikes, mean, var = fire_saving(marked, *vectors, settings)
@@ -69,13 +77,18 @@ def fire(
 
 
 def _vectors(
-    x: Tensor, weights: Sequence[Tensor] | Tensor, biases: Sequence[Tensor] | Tensor, moments: Moments | None
-) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-    """Weight, bias, mean and variance as [n, C] in the type that x is computed in."""
+    x: Tensor,
+    weights: Sequence[Tensor] | Tensor,
+    biases: Sequence[Tensor] | Tensor,
+    moments: Moments | None,
+    decay: float | Tensor,
+) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None]:
+    """Weight, bias, mean and variance [n, C], and decays [C] if they are learnt, in the type that x is computed in."""
     dtype = torch.promote_types(x.dtype, torch.float32)
     weight, bias = (p if isinstance(p, Tensor) else torch.stack(tuple(p)) for p in (weights, biases))
     mean, var = (None, None) if moments is None else (m.detach().to(dtype) for m in moments)
-    return weight.to(dtype), bias.to(dtype), mean, var
+    decays = functional.decays(decay, weight.shape[1]).to(dtype) if isinstance(decay, Tensor) else None
+    return weight.to(dtype), bias.to(dtype), mean, var, decays
 
 
 def _choose(backend: str, xs: Sequence[Tensor], group: ProcessGroup | None, tensors: Sequence[str]) -> str:

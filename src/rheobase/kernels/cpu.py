@@ -6,12 +6,12 @@ multiplication per step.
 """
 
 from collections.abc import Collection, Iterator
-from math import inf, prod
+from math import inf, pi, prod
 
 import torch
 from torch import Tensor
 
-from rheobase.kernels.fused import Neurons, empty_like_sequence, is_static, one_step_if_static
+from rheobase.kernels.fused import Neurons, empty_like_sequence, is_static, one_step_if_static, sums_rows
 
 Block = tuple[slice, ...]  # the part it takes of a step [N, C, ...]
 
@@ -21,6 +21,32 @@ _GRAIN = 32 * 1024
 
 # (grad, u, low, high) -> grad where low < u < high, else 0: the open window of the surrogate, and the reset too
 _pass_between = torch.ops.aten.hardtanh_backward.grad_input
+
+# The surrogates (`functional` has the law): from the gradient of a spike to width times that of u. They write into out,
+# which may be grad itself, and use `scratch`.
+
+
+def rectangle(grad: Tensor, u: Tensor, v_th: float, width: float, scratch: Tensor, out: Tensor) -> None:
+    _pass_between(grad, u, v_th - width / 2, v_th + width / 2, grad_input=out)
+
+
+def triangle(grad: Tensor, u: Tensor, v_th: float, width: float, scratch: Tensor, out: Tensor) -> None:
+    distance = torch.sub(u, v_th, out=scratch).abs_().mul_(1 / width).clamp_(max=1)
+    torch.addcmul(grad, grad, distance, value=-1, out=out)
+
+
+def sigmoid(grad: Tensor, u: Tensor, v_th: float, width: float, scratch: Tensor, out: Tensor) -> None:
+    e = torch.sub(u, v_th, out=scratch).abs_().mul_(-4 / width).exp_()
+    torch.mul(grad, e, out=out)
+    out.div_(e.add_(1).square_()).mul_(4)
+
+
+def atan(grad: Tensor, u: Tensor, v_th: float, width: float, scratch: Tensor, out: Tensor) -> None:
+    z = torch.sub(u, v_th, out=scratch).mul_(pi / width)
+    torch.div(grad, z.square_().add_(1), out=out)
+
+
+SURROGATES = {"rectangle": rectangle, "triangle": triangle, "sigmoid": sigmoid, "atan": atan}
 
 
 def statistics(xs: list[Tensor]) -> tuple[Tensor, Tensor]:
@@ -39,14 +65,15 @@ def forward(xs: list[Tensor], neurons: Neurons) -> Tensor:
 
 def backward_sums(grad: Tensor, xs: list[Tensor], neurons: Neurons) -> Tensor:
     soma = _Soma(xs, neurons, kept=len(grad))
-    accumulators, deviations = soma.buffer(1 + len(xs)), soma.buffer(1)
+    accumulators, deviations = soma.buffer(sums_rows(neurons)), soma.buffer(1)
     centres = _per_channel(neurons.mean, grad)
     sums = []
     for block in soma.blocks:
-        total, *products = _fit(accumulators, block).zero_()
+        total, *others = found = _fit(accumulators, block).zero_()
+        products, by_decay = others[: len(xs)], others[len(xs)] if len(others) > len(xs) else None
         (deviation,) = _fit(deviations, block)
         branches = [(_part(x, block), *rest) for x, *rest in zip(xs, centres, products, strict=True)]
-        for t, du in soma.gradients(grad, block):
+        for t, du in soma.gradients(grad, block, by_decay):
             total.add_(du)
             for x, centre, product in branches:
                 if not is_static(x):
@@ -54,9 +81,10 @@ def backward_sums(grad: Tensor, xs: list[Tensor], neurons: Neurons) -> Tensor:
         for x, centre, product in branches:
             if is_static(x):
                 product.addcmul_(total, torch.sub(x[0], centre, out=deviation))
-        sums.append(torch.stack([_sums(_by_thread(accumulator)) for accumulator in (total, *products)]))
-    sum_du, *by_branch = (torch.cat(sums, 1).double().sum(1) / neurons.constants.width).unbind()
-    return torch.stack([sum_du, *(soma.gain * torch.stack(by_branch))]).to(neurons.mean.dtype)
+        sums.append(torch.stack([_sums(_by_thread(accumulator)) for accumulator in found]))
+    result = torch.cat(sums, 1).double().sum(1) / neurons.constants.width
+    result[1 : 1 + len(xs)] *= soma.gain
+    return result.to(neurons.mean.dtype)
 
 
 def backward_inputs(
@@ -123,17 +151,24 @@ class _Soma:
     """The neurons of one call, block by block; `kept` potentials of a block stay in memory at once."""
 
     def __init__(self, xs: list[Tensor], neurons: Neurons, *, kept: int) -> None:
-        weight, bias, mean, var, (self.decay, self.v_th, self.width, eps) = neurons
+        weight, bias, mean, var, decays, constants = neurons
+        self.v_th, self.width, self.reset_gradient = constants.v_th, constants.width, constants.reset_gradient
+        self.soft = constants.reset == "soft"
+        self.through_spike = SURROGATES[constants.surrogate]
+        self.decay = constants.decay
+        self.decays = None if decays is None else _per_channel(decays, xs[0])
         self.xs = xs
         self.static = any(map(is_static, xs))
         self.k = self.v_th * len(xs) ** -0.5
-        self.gain = self.k * torch.rsqrt(var.double() + eps)
+        self.gain = self.k * torch.rsqrt(var.double() + constants.eps)
         self.scale = weight.double() * self.gain
         shift = (bias.double() - self.scale * mean.double()).sum(0)
         self._scale, self._shift = (_per_channel(p.to(weight.dtype), xs[0]) for p in (self.scale, shift))
-        self.blocks = _blocks(xs[0], buffers=kept + 3)
-        self._potentials, self._rest = self.buffer(kept), self.buffer(3)
+        rest = 3 if self.through_spike is rectangle else 4
+        self.blocks = _blocks(xs[0], buffers=kept + rest)
+        self._potentials, self._rest = self.buffer(kept), self.buffer(rest)
         self._rest[0] = self._shift
+        self._above_threshold = _next_above(self.v_th, weight.dtype)
 
     def buffer(self, count: int) -> Tensor:
         """Room for `count` steps of a block."""
@@ -141,7 +176,7 @@ class _Soma:
 
     def potentials(self, block: Block) -> Iterator[Tensor]:
         """The potential of every step before its reset."""
-        constant, v, _ = _fit(self._rest, block)
+        constant, v, *_ = _fit(self._rest, block)
         moving = []
         if self.static:
             constant.copy_(self._shift)
@@ -152,34 +187,55 @@ class _Soma:
             else:
                 moving.append((part, scale))
         kept = _fit(self._potentials, block)
-        above_threshold = _next_above(self.v_th, v.dtype)
         for t in range(len(self.xs[0])):
             u, source = kept[t % len(kept)], constant
             for x, scale in moving:
                 source = torch.addcmul(source, x[t], scale, out=u)
-            if t > 0:
+            if t > 0 and self.decays is not None:
+                torch.addcmul(source, v, self.decays, out=u)
+            elif t > 0:
                 torch.add(source, v, alpha=self.decay, out=u)
             elif source is constant:
                 u.copy_(constant)
             yield u
-            _pass_between(u, u, -inf, above_threshold, grad_input=v)
+            self.reset(u, out=v)
 
-    def gradients(self, grad: Tensor, block: Block) -> Iterator[tuple[int, Tensor]]:
-        """Each step t, from the last to the first, with the gradient of its current times `width`."""
+    def reset(self, u: Tensor, *, out: Tensor) -> None:
+        """The potential that a step leaves."""
+        if self.soft:
+            torch.sub(u, torch.gt(u, self.v_th, out=out), alpha=self.v_th, out=out)
+        else:
+            _pass_between(u, u, -inf, self._above_threshold, grad_input=out)
+
+    def gradients(self, grad: Tensor, block: Block, by_decay: Tensor | None = None) -> Iterator[tuple[int, Tensor]]:
+        """Each step t, from the last to the first, with the gradient of its current times `width`.
+
+        `by_decay` adds up the gradient of the decay, times `width` too.
+        """
         potentials = list(self.potentials(block))
-        _, window, du = _fit(self._rest, block)
+        _, by_spike, du, *spare = _fit(self._rest, block)
+        scratch = spare[0] if spare else by_spike
         grads = _part(grad, block)
-        low, high = self.v_th - self.width / 2, self.v_th + self.width / 2
-        above_threshold = _next_above(self.v_th, du.dtype)
         last = len(potentials) - 1
-        _pass_between(grads[last], potentials[last], low, high, grad_input=du)
+        self.through_spike(grads[last], potentials[last], self.v_th, self.width, scratch, out=du)
         yield last, du
+        decay = self.decay if self.decays is None else 1.0
         for t in reversed(range(last)):
             u = potentials[t]
-            torch.addcmul(grads[t], u, du, value=-self.decay / self.width, out=window)
-            _pass_between(window, u, low, high, grad_input=window)
-            _pass_between(du, u, -inf, above_threshold, grad_input=du)
-            torch.add(window, du, alpha=self.decay, out=du)
+            if by_decay is not None:
+                self.reset(u, out=by_spike)
+                by_decay.addcmul_(du, by_spike)
+            if self.decays is not None:
+                du.mul_(self.decays)
+            upstream = grads[t]
+            if self.reset_gradient and self.soft:
+                upstream = torch.add(upstream, du, alpha=-decay * self.v_th / self.width, out=by_spike)
+            elif self.reset_gradient:
+                upstream = torch.addcmul(upstream, u, du, value=-decay / self.width, out=by_spike)
+            self.through_spike(upstream, u, self.v_th, self.width, scratch, out=by_spike)
+            if not self.soft:
+                _pass_between(du, u, -inf, self._above_threshold, grad_input=du)
+            torch.add(by_spike, du, alpha=decay, out=du)
             yield t, du
 
 

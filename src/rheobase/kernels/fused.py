@@ -7,6 +7,7 @@ of the loss by the summed current, k = alpha * v_th, r = 1 / sqrt(var + eps) and
 
     d bias = sum du,  d weight = k * r * sum du * (x - mean)        (the sums, added up over the process group)
     dx = weight * k * r * (du - d bias / M - (x - mean) * r / k * d weight / M)
+    d decay = sum du[t] * v[t-1], where v is the potential after the reset
 
 Constant moments (inference) are the case M = infinity.
 """
@@ -25,29 +26,48 @@ from rheobase.kernels.group import joined_statistics
 
 
 class Constants(NamedTuple):
-    """The numbers that all neurons of a soma share."""
+    """What all neurons of a soma share."""
 
     decay: float
+    """Of no meaning where decays are learnt: then they are tensors."""
     v_th: float
     width: float
     eps: float
+    surrogate: str = "rectangle"
+    reset: str = "hard"
+    reset_gradient: bool = True
 
 
 class Neurons(NamedTuple):
-    """A layer of neurons behind n branches: tdBN of every branch, each tensor [n, C], and the shared numbers."""
+    """A layer of neurons behind n branches: tdBN of every branch, each tensor [n, C], and how they fire."""
 
     weight: Tensor
     bias: Tensor
     mean: Tensor
     var: Tensor
+    decays: Tensor | None
+    """[C], where they are learnt."""
     constants: Constants
+
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        """One by one, as operators take them: their schemas know no tuples of tensors."""
+        return (*self[:-1], *self.constants)
+
+    @classmethod
+    def of(cls, arguments: Sequence[Any]) -> "Neurons":
+        weight, bias, mean, var, decays, *constants = arguments
+        return cls(weight, bias, mean, var, decays, Constants(*constants))
+
+
+_NEURONS = (
+    "Tensor weight, Tensor bias, Tensor mean, Tensor var, Tensor? decays, float decay, float v_th, float width, "
+    "float eps, str surrogate, str reset, bool reset_gradient"
+)
 
 
 def _backend(name: str) -> ModuleType:
     return import_module(f"rheobase.kernels.{name}")
-
-
-# Operators take the fields of `Neurons` one by one, since their schemas know no tuples of tensors.
 
 
 @torch.library.custom_op("rheobase::statistics", mutates_args=())
@@ -56,69 +76,54 @@ def statistics(xs: list[Tensor], backend: str) -> tuple[Tensor, Tensor]:
     return _backend(backend).statistics(xs)
 
 
-@torch.library.custom_op("rheobase::forward", mutates_args=())
-def forward(
-    xs: list[Tensor], weight: Tensor, bias: Tensor, mean: Tensor, var: Tensor, constants: list[float], backend: str
-) -> Tensor:
+@torch.library.custom_op(
+    "rheobase::forward", mutates_args=(), schema=f"(Tensor[] xs, {_NEURONS}, str backend) -> Tensor"
+)
+def forward(xs: list[Tensor], *arguments: Any) -> Tensor:
     """Spikes [T, N, C, ...]."""
-    return _backend(backend).forward(xs, Neurons(weight, bias, mean, var, Constants(*constants)))
+    *neurons, backend = arguments
+    return _backend(backend).forward(xs, Neurons.of(neurons))
 
 
-@torch.library.custom_op("rheobase::backward_sums", mutates_args=())
-def backward_sums(
-    grad: Tensor,
-    xs: list[Tensor],
-    weight: Tensor,
-    bias: Tensor,
-    mean: Tensor,
-    var: Tensor,
-    constants: list[float],
-    backend: str,
-) -> Tensor:
-    """The gradients of any bias and of every weight: [1 + n, C]."""
-    return _backend(backend).backward_sums(grad, xs, Neurons(weight, bias, mean, var, Constants(*constants)))
+@torch.library.custom_op(
+    "rheobase::backward_sums", mutates_args=(), schema=f"(Tensor grad, Tensor[] xs, {_NEURONS}, str backend) -> Tensor"
+)
+def backward_sums(grad: Tensor, xs: list[Tensor], *arguments: Any) -> Tensor:
+    """The gradients of any bias, of every weight and, if they are learnt, of the decays: [1 + n, C] or [2 + n, C]."""
+    *neurons, backend = arguments
+    return _backend(backend).backward_sums(grad, xs, Neurons.of(neurons))
 
 
-@torch.library.custom_op("rheobase::backward_inputs", mutates_args=())
-def backward_inputs(
-    grad: Tensor,
-    xs: list[Tensor],
-    weight: Tensor,
-    bias: Tensor,
-    mean: Tensor,
-    var: Tensor,
-    constants: list[float],
-    sums: Tensor,
-    count: float,
-    backend: str,
-) -> list[Tensor]:
-    """The gradient of every branch; of a static one [1, N, C, ...], the mean over T of what its steps receive."""
-    neurons = Neurons(weight, bias, mean, var, Constants(*constants))
-    return _backend(backend).backward_inputs(grad, xs, neurons, sums, count, ())
+@torch.library.custom_op(
+    "rheobase::backward_inputs",
+    mutates_args=(),
+    schema=f"(Tensor grad, Tensor[] xs, {_NEURONS}, Tensor sums, float count, str backend) -> Tensor[]",
+)
+def backward_inputs(grad: Tensor, xs: list[Tensor], *arguments: Any) -> list[Tensor]:
+    """The gradient of every branch; of a static one [1, N, C, ...], the mean over T of what its steps receive.
+
+    `sums` are the gradients of the bias and of every weight: [1 + n, C].
+    """
+    *neurons, sums, count, backend = arguments
+    return _backend(backend).backward_inputs(grad, xs, Neurons.of(neurons), sums, count, ())
 
 
-@torch.library.custom_op("rheobase::backward_inputs_", mutates_args={"overwritten"})
+@torch.library.custom_op(
+    "rheobase::backward_inputs_",
+    mutates_args={"overwritten"},
+    schema=f"(Tensor grad, Tensor[] xs, Tensor(a0!)[] overwritten, int[] places, {_NEURONS}, Tensor sums, float count, "
+    "str backend) -> Tensor[]",
+)
 def backward_inputs_(
-    grad: Tensor,
-    xs: list[Tensor],
-    overwritten: list[Tensor],
-    places: list[int],
-    weight: Tensor,
-    bias: Tensor,
-    mean: Tensor,
-    var: Tensor,
-    constants: list[float],
-    sums: Tensor,
-    count: float,
-    backend: str,
+    grad: Tensor, xs: list[Tensor], overwritten: list[Tensor], places: list[int], *arguments: Any
 ) -> list[Tensor]:
     """The same for branches of which some, not static ones, give their memory to their gradients.
 
     `xs` are the other branches, whose gradients are returned; `places` are those of the `overwritten` among all.
     """
-    neurons = Neurons(weight, bias, mean, var, Constants(*constants))
+    *neurons, sums, count, backend = arguments
     branches = _merged(xs, overwritten, places)
-    grads = _backend(backend).backward_inputs(grad, branches, neurons, sums, count, places)
+    grads = _backend(backend).backward_inputs(grad, branches, Neurons.of(neurons), sums, count, places)
     return [grad for i, grad in enumerate(grads) if i not in places]
 
 
@@ -130,23 +135,29 @@ def _(xs: list[Tensor], backend: str) -> tuple[Tensor, Tensor]:
 
 
 @forward.register_fake
-def _(xs: list[Tensor], weight: Tensor, *args: Any) -> Tensor:
+def _(xs: list[Tensor], *arguments: Any) -> Tensor:
     return empty_like_sequence(xs[0])
 
 
 @backward_sums.register_fake
-def _(grad: Tensor, xs: list[Tensor], weight: Tensor, *args: Any) -> Tensor:
-    return weight.new_empty(1 + weight.shape[0], weight.shape[1])
+def _(grad: Tensor, xs: list[Tensor], *arguments: Any) -> Tensor:
+    neurons = Neurons.of(arguments[:-1])
+    return neurons.weight.new_empty(sums_rows(neurons), neurons.weight.shape[1])
 
 
 @backward_inputs.register_fake
-def _(grad: Tensor, xs: list[Tensor], *args: Any) -> list[Tensor]:
+def _(grad: Tensor, xs: list[Tensor], *arguments: Any) -> list[Tensor]:
     return [empty_like_sequence(one_step_if_static(x)) for x in xs]
 
 
 @backward_inputs_.register_fake
-def _(grad: Tensor, xs: list[Tensor], *args: Any) -> list[Tensor]:
+def _(grad: Tensor, xs: list[Tensor], *arguments: Any) -> list[Tensor]:
     return [empty_like_sequence(one_step_if_static(x)) for x in xs]
+
+
+def sums_rows(neurons: Neurons) -> int:
+    """The number of sums per channel of `backward_sums`: of the bias, every weight, the decays if they are learnt."""
+    return 1 + len(neurons.weight) + (neurons.decays is not None)
 
 
 def _merged(others: list[Tensor], placed: list[Tensor], places: list[int]) -> list[Tensor]:
@@ -192,7 +203,13 @@ class Result(NamedTuple):
 
 
 def run_forward(
-    xs: list[Tensor], weight: Tensor, bias: Tensor, mean: Tensor | None, var: Tensor | None, settings: Settings
+    xs: list[Tensor],
+    weight: Tensor,
+    bias: Tensor,
+    mean: Tensor | None,
+    var: Tensor | None,
+    decays: Tensor | None,
+    settings: Settings,
 ) -> Result:
     """The first two steps; without mean and var, with the moments of the batch."""
     constants, group, backend = settings
@@ -204,8 +221,15 @@ def run_forward(
         count = xs[0].numel() / xs[0].shape[2]
         if group is not None:
             mean, var, count = joined_statistics(mean, var, count, group)
-    neurons = Neurons(weight, bias, mean, var, constants)
-    return Result(forward(xs, *neurons, backend), neurons, count)
+    neurons = Neurons(weight, bias, mean, var, decays, constants)
+    return Result(forward(xs, *neurons.arguments, backend), neurons, count)
+
+
+class Gradients(NamedTuple):
+    weight: Tensor
+    bias: Tensor
+    decays: Tensor | None
+    xs: list[Tensor]
 
 
 def run_backward(
@@ -216,12 +240,11 @@ def run_backward(
     group: dist.ProcessGroup | None,
     backend: str,
     disposable: Sequence[int] = (),
-) -> tuple[Tensor, Tensor, list[Tensor]]:
-    """The last two steps: gradients of weight, bias and every branch; those of `disposable` ones overwrite them.
-
-    `disposable` is in ascending order.
-    """
-    sums = backward_sums(grad, xs, *neurons, backend)
+) -> Gradients:
+    """The last two steps; the gradients of `disposable` branches, in ascending order, overwrite them."""
+    arguments, n = neurons.arguments, len(xs)
+    found = backward_sums(grad, xs, *arguments, backend)
+    sums, by_decays = found[: 1 + n], None if neurons.decays is None else found[1 + n]
     grad_weight, grad_bias = sums[1:], sums[:1].expand_as(neurons.bias)
     if group is not None:
         sums = sums.clone()
@@ -229,11 +252,11 @@ def run_backward(
     places = [i for i in disposable if not is_static(xs[i])]
     if places:
         overwritten, others = [xs[i] for i in places], [x for i, x in enumerate(xs) if i not in places]
-        new = backward_inputs_(grad, others, overwritten, places, *neurons, sums, count, backend)
+        new = backward_inputs_(grad, others, overwritten, places, *arguments, sums, count, backend)
         grads = _merged(new, overwritten, places)
     else:
-        grads = backward_inputs(grad, xs, *neurons, sums, count, backend)
-    return grad_weight, grad_bias, [g.expand_as(x) for g, x in zip(grads, xs, strict=True)]
+        grads = backward_inputs(grad, xs, *arguments, sums, count, backend)
+    return Gradients(grad_weight, grad_bias, by_decays, [g.expand_as(x) for g, x in zip(grads, xs, strict=True)])
 
 
 def refuse_higher_derivatives() -> None:
@@ -254,10 +277,11 @@ class FusedFire(torch.autograd.Function):
         bias: Tensor,
         mean: Tensor | None,
         var: Tensor | None,
+        decays: Tensor | None,
         *xs: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        spikes, neurons, count = run_forward(list(xs), weight, bias, mean, var, settings)
-        ctx.save_for_backward(*neurons[:4], *xs)
+        spikes, neurons, count = run_forward(list(xs), weight, bias, mean, var, decays, settings)
+        ctx.save_for_backward(*neurons[:-1], *xs)
         ctx.settings, ctx.count = settings, count
         ctx.mark_non_differentiable(neurons.mean, neurons.var)
         return spikes, neurons.mean, neurons.var
@@ -265,8 +289,8 @@ class FusedFire(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         refuse_higher_derivatives()
-        weight, bias, mean, var, *xs = ctx.saved_tensors
+        weight, bias, mean, var, decays, *xs = ctx.saved_tensors
         constants, group, backend = ctx.settings
-        neurons = Neurons(weight, bias, mean, var, constants)
-        grad_weight, grad_bias, grad_xs = run_backward(grads[0], xs, neurons, ctx.count, group, backend)
-        return None, grad_weight, grad_bias, None, None, *grad_xs
+        neurons = Neurons(weight, bias, mean, var, decays, constants)
+        found = run_backward(grads[0], xs, neurons, ctx.count, group, backend)
+        return None, found.weight, found.bias, None, None, found.decays, *found.xs

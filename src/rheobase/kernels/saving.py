@@ -59,13 +59,14 @@ def fire_saving(
     bias: Tensor,
     mean: Tensor | None,
     var: Tensor | None,
+    decays: Tensor | None,
     settings: Settings,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Spikes, mean and variance."""
     xs, binary, synapses, kernels = zip(*branches, strict=True)
     kept = [pack_once(x, settings.backend) if b else (x.detach(), None) for x, b in zip(xs, binary, strict=True)]
     bits, packed = zip(*kept, strict=True)
-    return _SavingFire.apply(settings, synapses, packed, weight, bias, mean, var, *xs, *kernels, *bits)
+    return _SavingFire.apply(settings, synapses, packed, weight, bias, mean, var, decays, *xs, *kernels, *bits)
 
 
 class _SavingFire(torch.autograd.Function):
@@ -81,6 +82,7 @@ class _SavingFire(torch.autograd.Function):
         bias: Tensor,
         mean: Tensor | None,
         var: Tensor | None,
+        decays: Tensor | None,
         *tensors: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:
         n = len(synapses)
@@ -90,9 +92,9 @@ class _SavingFire(torch.autograd.Function):
             for synapse, x, kernel in zip(synapses, inputs, kernels, strict=True)
         ]
         check_branches(xs, weight, bias, None if mean is None or var is None else (mean, var))
-        spikes, neurons, count = run_forward(xs, weight, bias, mean, var, settings)
+        spikes, neurons, count = run_forward(xs, weight, bias, mean, var, decays, settings)
         outputs = [x if synapse and synapse.keep_output else None for x, synapse in zip(xs, synapses, strict=True)]
-        ctx.save_for_backward(*neurons[:4], *bits, *kernels, *outputs)
+        ctx.save_for_backward(*neurons[:-1], *bits, *kernels, *outputs)
         ctx.settings, ctx.synapses, ctx.packed, ctx.count = settings, synapses, packed, count
         ctx.mark_non_differentiable(neurons.mean, neurons.var)
         return spikes, neurons.mean, neurons.var
@@ -100,7 +102,7 @@ class _SavingFire(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         refuse_higher_derivatives()
-        weight, bias, mean, var, *saved = ctx.saved_tensors
+        weight, bias, mean, var, decays, *saved = ctx.saved_tensors
         constants, group, backend = ctx.settings
         n = len(ctx.synapses)
         bits, kernels, xs = saved[:n], saved[n : 2 * n], saved[2 * n :]
@@ -114,16 +116,15 @@ class _SavingFire(torch.autograd.Function):
         for i in missing:
             synapse = ctx.synapses[i]
             xs[i] = unpacked(i) if synapse is None else synapse.output(unpacked(i), kernels[i])
-        neurons = Neurons(weight, bias, mean, var, constants)
-        grad_weight, grad_bias, grad_xs = run_backward(
-            grads[0], xs, neurons, ctx.count, group, backend, disposable=rebuilt
-        )
+        neurons = Neurons(weight, bias, mean, var, decays, constants)
+        found = run_backward(grads[0], xs, neurons, ctx.count, group, backend, disposable=rebuilt)
         del xs, saved  # a whole sequence each: gone before the convolutions' gradients take their place
         grad_inputs, grad_kernels = [], []
         for i, synapse in enumerate(ctx.synapses):
-            grad_x, grad_kernel = grad_xs.pop(0), None
+            grad_x, grad_kernel = found.xs.pop(0), None
             if synapse is not None:
                 grad_x, grad_kernel = synapse.gradients(grad_x, unpacked(i), kernels[i])
             grad_inputs.append(grad_x)
             grad_kernels.append(grad_kernel)
-        return None, None, None, grad_weight, grad_bias, None, None, *grad_inputs, *grad_kernels, *[None] * n
+        of_neurons = (found.weight, found.bias, None, None, found.decays)
+        return None, None, None, *of_neurons, *grad_inputs, *grad_kernels, *[None] * n

@@ -12,7 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from rheobase.kernels import triton_kernels as kernels
-from rheobase.kernels.fused import Neurons, is_static, one_step_if_static
+from rheobase.kernels.fused import Neurons, is_static, one_step_if_static, sums_rows
 
 LONGEST_SEGMENT = 8
 PROGRAMS = 2112  # of a reduction, when there is that much to do: 16 on each processor of an H100 or H200
@@ -95,17 +95,23 @@ def _accumulator(dtype: torch.dtype) -> tl.dtype:
 
 
 def _constants(x: Tensor, neurons: Neurons) -> dict[str, Any]:
-    branches, (decay, v_th, _, eps) = len(neurons.weight), neurons.constants
+    branches, constants = len(neurons.weight), neurons.constants
     return {
         "T": x.shape[0],
         "SEGMENT": _segment(x.shape[0]),
         "BRANCHES": branches,
-        "K": v_th * branches**-0.5,
-        "EPS": eps,
-        "DECAY": decay,
-        "V_TH": v_th,
+        "K": constants.v_th * branches**-0.5,
+        "EPS": constants.eps,
+        "DECAY": constants.decay,
+        "LEARNT": neurons.decays is not None,
+        "V_TH": constants.v_th,
+        "SOFT": constants.reset == "soft",
         "ACC": _accumulator(x.dtype),
     }
+
+
+def _tensors(neurons: Neurons) -> list[Tensor | None]:
+    return [None if p is None else p.contiguous() for p in neurons[:-1]]
 
 
 @on_device_of_first
@@ -140,7 +146,7 @@ def forward(xs: list[Tensor], neurons: Neurons) -> Tensor:
     spikes = layout.empty(xs[0])
     tile = layout.tile("forward")
     kernels.forward_kernel[layout.grid(tile)](
-        xs[0], xs[-1], spikes, *(p.contiguous() for p in neurons[:4]),
+        xs[0], xs[-1], spikes, *_tensors(neurons),
         layout.rows, layout.channels, xs[0].stride(0), xs[-1].stride(0), spikes.stride(0),
         layout.stride_n, layout.stride_c,
         PIXELS=layout.pixels, **_constants(xs[0], neurons), **tile,
@@ -154,11 +160,13 @@ def backward_sums(grad: Tensor, xs: list[Tensor], neurons: Neurons) -> Tensor:
     tile = layout.tile("backward_sums")
     grid = layout.grid(tile, PROGRAMS)
     xs = [layout.fit(x) for x in xs]
-    partial = neurons.weight.new_empty(grid[0], 1 + len(xs), layout.channels)
+    rows = sums_rows(neurons)
+    partial = neurons.weight.new_empty(grid[0], rows, layout.channels)
     _backward(layout, tile, grid, grad, xs, [partial], neurons)
     sums = torch.empty_like(partial[0])
-    kernels.join_sums_kernel[(triton.cdiv(layout.channels, 4), 1 + len(xs))](
+    kernels.join_sums_kernel[(triton.cdiv(layout.channels, 4), rows)](
         partial, sums, neurons.var.contiguous(), layout.channels, grid[0],
+        BRANCHES=len(xs), LEARNT=neurons.decays is not None,
         K=neurons.constants.v_th * len(xs) ** -0.5, EPS=neurons.constants.eps,
         PROGRAMS=triton.next_power_of_2(grid[0]), CHANNELS=4, num_warps=8,
     )  # fmt: skip
@@ -197,10 +205,11 @@ def _backward(
     segments = triton.cdiv(grad.shape[0], constants["SEGMENT"])
     starts = neurons.weight.new_empty(segments - 1, grad[0].numel()) if segments > 1 else None
     kernels.backward_kernel[grid](
-        grad, xs[0], xs[-1], outs[0], outs[-1], starts, *(p.contiguous() for p in neurons[:4]), sums, count,
+        grad, xs[0], xs[-1], outs[0], outs[-1], starts, *_tensors(neurons), sums, count,
         layout.rows, layout.channels, *(x.stride(0) for x in (grad, xs[0], xs[-1], outs[0], outs[-1])),
         grad[0].numel(), layout.stride_n, layout.stride_c,
         PIXELS=layout.pixels, STATIC1=is_static(xs[0]), STATIC2=is_static(xs[-1]), SUMS=sums is None,
+        RESET_GRADIENT=neurons.constants.reset_gradient, SURROGATE=neurons.constants.surrogate,
         WIDTH=neurons.constants.width, **constants, **tile,
     )  # fmt: skip
 

@@ -49,12 +49,90 @@ def _store_step(x, t, stride_t, at, value, mask, T: tl.constexpr, SEGMENT: tl.co
 
 
 @triton.jit
-def _potential(v, a, b, scale1, scale2, shift, BRANCHES: tl.constexpr, DECAY: tl.constexpr):
+def _learnt_decay(decays, column, channels, otherwise):
+    """The decay of every channel where it is learnt; else a value that nobody reads."""
+    decay = otherwise
+    if decays is not None:
+        decay = tl.load(decays + column, column < channels, other=0)
+    return decay
+
+
+@triton.jit
+def _decayed(v, decay, DECAY: tl.constexpr, LEARNT: tl.constexpr):
+    """A number stays a constant of the compiler; what is learnt must not be one, or each step would compile anew."""
+    return decay * v if LEARNT else DECAY * v
+
+
+@triton.jit
+def _potential(
+    v, a, b, scale1, scale2, shift, decay, BRANCHES: tl.constexpr, DECAY: tl.constexpr, LEARNT: tl.constexpr
+):
     """u[t] from the potential v that the step before left and the inputs a, b of the branches."""
-    u = DECAY * v + (a.to(v.dtype) * scale1 + shift)
+    u = _decayed(v, decay, DECAY, LEARNT) + (a.to(v.dtype) * scale1 + shift)
     if BRANCHES == 2:
         u += b.to(v.dtype) * scale2
     return u
+
+
+@triton.jit
+def _after_reset(u, fired, V_TH: tl.constexpr, SOFT: tl.constexpr):
+    return tl.where(fired, u - V_TH, u) if SOFT else tl.where(fired, 0.0, u)
+
+
+# The surrogates at the distance d = u - v_th, times their width (`functional` has the law).
+
+
+@triton.jit
+def rectangle(d, WIDTH: tl.constexpr):
+    return tl.abs(d) < WIDTH / 2
+
+
+@triton.jit
+def triangle(d, WIDTH: tl.constexpr):
+    return tl.maximum(1 - tl.abs(d) * (1 / WIDTH), 0.0)
+
+
+@triton.jit
+def sigmoid(d, WIDTH: tl.constexpr):
+    e = tl.exp(tl.abs(d) * (-4 / WIDTH))
+    return 4 * e / ((1 + e) * (1 + e))
+
+
+@triton.jit
+def atan(d, WIDTH: tl.constexpr):
+    z = d * (3.141592653589793 / WIDTH)
+    return 1 / (1 + z * z)
+
+
+@triton.jit
+def _surrogate(d, SURROGATE: tl.constexpr, WIDTH: tl.constexpr):
+    if SURROGATE == "rectangle":
+        slope = rectangle(d, WIDTH)
+    elif SURROGATE == "triangle":
+        slope = triangle(d, WIDTH)
+    elif SURROGATE == "sigmoid":
+        slope = sigmoid(d, WIDTH)
+    else:
+        tl.static_assert(SURROGATE == "atan")
+        slope = atan(d, WIDTH)
+    return slope  # at the end: a return inside of a branch does not keep the compiler from what follows
+
+
+@triton.jit
+def _through_neuron(
+    grad, dv, u, SURROGATE: tl.constexpr, WIDTH: tl.constexpr, V_TH: tl.constexpr, SOFT: tl.constexpr,
+    RESET_GRADIENT: tl.constexpr,
+):  # fmt: skip
+    """The gradient of u, from those of its spike and of the potential v that its step leaves (Eq. 14-15, 18)."""
+    slope = _surrogate(u - V_TH, SURROGATE, WIDTH)
+    grad = grad.to(u.dtype)
+    if RESET_GRADIENT:
+        grad -= dv * V_TH if SOFT else dv * u
+    if SURROGATE == "rectangle":  # a window, which selects
+        du = tl.where(slope, grad / WIDTH, 0.0)
+    else:
+        du = grad * (slope * (1 / WIDTH))
+    return du + (dv if SOFT else tl.where(u > V_TH, 0.0, dv))
 
 
 @triton.jit
@@ -119,10 +197,10 @@ def join_statistics_kernel(
 
 @triton.jit
 def forward_kernel(
-    x1, x2, spikes, weight, bias, mean, var, rows, channels, x1_stride_t, x2_stride_t, stride_t, stride_n, stride_c,
-    T: tl.constexpr, SEGMENT: tl.constexpr, PIXELS: tl.constexpr, BRANCHES: tl.constexpr, K: tl.constexpr,
-    EPS: tl.constexpr, DECAY: tl.constexpr, V_TH: tl.constexpr, ACC: tl.constexpr, ROWS: tl.constexpr,
-    CHANNELS: tl.constexpr,
+    x1, x2, spikes, weight, bias, mean, var, decays, rows, channels, x1_stride_t, x2_stride_t, stride_t, stride_n,
+    stride_c, T: tl.constexpr, SEGMENT: tl.constexpr, PIXELS: tl.constexpr, BRANCHES: tl.constexpr, K: tl.constexpr,
+    EPS: tl.constexpr, DECAY: tl.constexpr, LEARNT: tl.constexpr, V_TH: tl.constexpr, SOFT: tl.constexpr,
+    ACC: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     column = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
@@ -132,6 +210,7 @@ def forward_kernel(
     if BRANCHES == 2:
         scale2, shift2, _, _ = _coefficients(weight, bias, mean, var, 1, column, channels, K, EPS)
         shift += shift2
+    decay = _learnt_decay(decays, column, channels, scale1)
     v = tl.zeros((ROWS, CHANNELS), ACC)
     for start in range(0, T, SEGMENT):
         first_inputs = ()
@@ -143,19 +222,20 @@ def forward_kernel(
         for i in tl.static_range(SEGMENT):
             a = first_inputs[i]
             b = second_inputs[i] if BRANCHES == 2 else a
-            u = _potential(v, a, b, scale1, scale2, shift, BRANCHES, DECAY)
+            u = _potential(v, a, b, scale1, scale2, shift, decay, BRANCHES, DECAY, LEARNT)
             fired = u > V_TH
             _store_step(spikes, start + i, stride_t, at, tl.where(fired, 1.0, 0.0), mask, T, SEGMENT)
-            v = tl.where(fired, 0.0, u)
+            v = _after_reset(u, fired, V_TH, SOFT)
 
 
 @triton.jit
 def backward_kernel(
-    grad, x1, x2, out1, out2, starts, weight, bias, mean, var, sums, count, rows, channels,
+    grad, x1, x2, out1, out2, starts, weight, bias, mean, var, decays, sums, count, rows, channels,
     grad_stride_t, x1_stride_t, x2_stride_t, out1_stride_t, out2_stride_t, starts_stride, stride_n, stride_c,
     T: tl.constexpr, SEGMENT: tl.constexpr, PIXELS: tl.constexpr, BRANCHES: tl.constexpr, STATIC1: tl.constexpr,
     STATIC2: tl.constexpr, SUMS: tl.constexpr, K: tl.constexpr, EPS: tl.constexpr, DECAY: tl.constexpr,
-    V_TH: tl.constexpr, WIDTH: tl.constexpr, ACC: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr,
+    LEARNT: tl.constexpr, V_TH: tl.constexpr, SOFT: tl.constexpr, RESET_GRADIENT: tl.constexpr,
+    SURROGATE: tl.constexpr, WIDTH: tl.constexpr, ACC: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
     """Backpropagation through time: either partial SUMS of a program's tiles into out1, or the input gradients of its
     one tile into out1 and out2. The count of values behind the moments is 0 where those are constants.
@@ -168,7 +248,9 @@ def backward_kernel(
     if BRANCHES == 2:
         scale2, shift2, mean2, rstd2 = _coefficients(weight, bias, mean, var, 1, column, channels, K, EPS)
         shift += shift2
+    decay = _learnt_decay(decays, column, channels, scale1)
     if SUMS:
+        sum_decay = tl.zeros((ROWS, CHANNELS), ACC)
         sum_du = tl.zeros((ROWS, CHANNELS), ACC)
         sum_du1 = tl.zeros((ROWS, CHANNELS), ACC)
         sum_du2 = tl.zeros((ROWS, CHANNELS), ACC)
@@ -192,10 +274,11 @@ def backward_kernel(
                 for i in tl.static_range(SEGMENT):
                     a = _load_step(x1, segment * SEGMENT + i, x1_stride_t, at, mask, T, SEGMENT)
                     b = _load_step(x2, segment * SEGMENT + i, x2_stride_t, at, mask, T, SEGMENT) if BRANCHES == 2 else a
-                    u = _potential(v, a, b, scale1, scale2, shift, BRANCHES, DECAY)
-                    v = tl.where(u > V_TH, 0.0, u)
+                    u = _potential(v, a, b, scale1, scale2, shift, decay, BRANCHES, DECAY, LEARNT)
+                    v = _after_reset(u, u > V_TH, V_TH, SOFT)
                 tl.store(starts + segment * tl.cast(starts_stride, tl.int64) + at, v, mask)
         dv = tl.zeros((ROWS, CHANNELS), ACC)  # gradient of the potential that a step leaves
+        after = tl.zeros((ROWS, CHANNELS), ACC)  # du of the step after
         total = tl.zeros((ROWS, CHANNELS), ACC)  # of du over all steps
         for backwards in range(SEGMENTS):
             segment = SEGMENTS - 1 - backwards
@@ -210,8 +293,8 @@ def backward_kernel(
                 a = _load_step(x1, segment * SEGMENT + i, x1_stride_t, at, mask, T, SEGMENT)
                 b = _load_step(x2, segment * SEGMENT + i, x2_stride_t, at, mask, T, SEGMENT) if BRANCHES == 2 else a
                 grads = grads + (_load_step(grad, segment * SEGMENT + i, grad_stride_t, at, mask, T, SEGMENT),)
-                u = _potential(v, a, b, scale1, scale2, shift, BRANCHES, DECAY)
-                v = tl.where(u > V_TH, 0.0, u)
+                u = _potential(v, a, b, scale1, scale2, shift, decay, BRANCHES, DECAY, LEARNT)
+                v = _after_reset(u, u > V_TH, V_TH, SOFT)
                 us = us + (u,)
                 first_inputs = first_inputs + (a,)
                 second_inputs = second_inputs + (b,)
@@ -219,9 +302,12 @@ def backward_kernel(
                 u = us[i]
                 a = first_inputs[i].to(ACC)
                 b = second_inputs[i].to(ACC)
-                window = tl.abs(u - V_TH) < WIDTH / 2
-                du = tl.where(window, (grads[i].to(ACC) - dv * u) / WIDTH, 0.0) + tl.where(u > V_TH, 0.0, dv)
-                dv = DECAY * du
+                if SUMS and LEARNT:
+                    sum_decay += after * _after_reset(u, u > V_TH, V_TH, SOFT)
+                du = _through_neuron(grads[i], dv, u, SURROGATE, WIDTH, V_TH, SOFT, RESET_GRADIENT)
+                dv = _decayed(du, decay, DECAY, LEARNT)
+                if SUMS and LEARNT:
+                    after = du
                 total += du
                 if SUMS:
                     sum_du1 += du * (a - mean1)
@@ -244,26 +330,31 @@ def backward_kernel(
                 dx = scale2 * (total / T) + (slope2 * tl.load(x2 + at, mask, other=0).to(ACC) + offset2)
                 tl.store(out2 + at, dx.to(out2.dtype.element_ty), mask)
     if SUMS:
-        out = out1 + tl.program_id(0) * (1 + BRANCHES) * channels + column
+        out = out1 + tl.program_id(0) * (1 + BRANCHES + LEARNT) * channels + column
         tl.store(out, tl.sum(sum_du, 0), existing)
         tl.store(out + channels, tl.sum(sum_du1, 0), existing)
         if BRANCHES == 2:
             tl.store(out + 2 * channels, tl.sum(sum_du2, 0), existing)
+        if LEARNT:
+            tl.store(out + (1 + BRANCHES) * channels, tl.sum(sum_decay, 0), existing)
 
 
 @triton.jit
 def join_sums_kernel(
-    partial, sums, var, channels, programs,
-    K: tl.constexpr, EPS: tl.constexpr, PROGRAMS: tl.constexpr, CHANNELS: tl.constexpr,
+    partial, sums, var, channels, programs, BRANCHES: tl.constexpr, LEARNT: tl.constexpr, K: tl.constexpr,
+    EPS: tl.constexpr, PROGRAMS: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
-    """Gradient of the bias (first row of the second grid dimension) or of one branch's weight."""
+    """Gradient of the bias (first row of the second grid dimension), of a branch's weight, or of the decay."""
     which = tl.program_id(1)
     column = tl.program_id(0) * CHANNELS + tl.arange(0, CHANNELS)
     existing = column < channels
     i = tl.arange(0, PROGRAMS)
     at = partial + ((i * tl.num_programs(1) + which) * channels)[:, None] + column[None, :]
     total = tl.sum(tl.load(at, (i < programs)[:, None] & existing[None, :], other=0), 0)
-    if which > 0:
+    of_weight = which > 0
+    if LEARNT:
+        of_weight = of_weight & (which <= BRANCHES)
+    if of_weight:
         total *= K / tl.sqrt(tl.load(var + (which - 1) * channels + column, existing, other=1) + EPS)
     tl.store(sums + which * channels + column, total, existing)
 

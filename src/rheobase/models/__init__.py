@@ -12,21 +12,54 @@ from typing import Any
 from torch import nn
 
 from rheobase import plugins
-from rheobase.models.blocks import BasicBlock, Bottleneck, GlobalHead, PlainBlock, PooledHead, SomaFactory
+from rheobase.models.blocks import (
+    BasicBlock,
+    Bottleneck,
+    DenseHead,
+    GlobalHead,
+    MSBlock,
+    PlainBlock,
+    PooledBlock,
+    PooledHead,
+    SEWBlock,
+    SEWBottleneck,
+    SomaFactory,
+)
 from rheobase.models.networks import plain5, plain20, resnet8, resnet17, resnet19, resnet34, resnet34_large, resnet50
+from rheobase.models.relatives import (
+    cifarnet,
+    ms_resnet18,
+    ms_resnet19,
+    ms_resnet34,
+    sew_resnet18,
+    sew_resnet19,
+    sew_resnet34,
+    sew_resnet50,
+    vgg11,
+    vgg16,
+)
 from rheobase.models.spiking_net import SpikingNet
-from rheobase.nn import Soma, set_memory
+from rheobase.nn import ReluSoma, Soma, set_memory
 
 __all__ = [
     "MODELS",
     "BasicBlock",
     "Bottleneck",
+    "DenseHead",
     "GlobalHead",
+    "MSBlock",
     "PlainBlock",
+    "PooledBlock",
     "PooledHead",
+    "SEWBlock",
+    "SEWBottleneck",
     "SomaFactory",
     "SpikingNet",
     "build",
+    "cifarnet",
+    "ms_resnet18",
+    "ms_resnet19",
+    "ms_resnet34",
     "plain5",
     "plain20",
     "resnet8",
@@ -35,17 +68,24 @@ __all__ = [
     "resnet34",
     "resnet34_large",
     "resnet50",
+    "sew_resnet18",
+    "sew_resnet19",
+    "sew_resnet34",
+    "sew_resnet50",
+    "vgg11",
+    "vgg16",
 ]
 
 MODELS = plugins.network.parts
 plugins.neuron.add("lif", Soma)
+plugins.neuron.add("relu", ReluSoma)
 
 
 def build(name: str | plugins.Part, *, memory: str = "speed", **options: Any) -> Any:
     """The network of that name, ours or one of a plugin, or what the function in place of a name makes.
 
     `memory` is what its convolutions keep for the backward pass (see `nn.MEMORY`). `options` go to the function:
-    num_classes, in_channels, image_size, soma, and the settings of the neuron (decay, v_th, width).
+    num_classes, in_channels, image_size, soma, and the settings of the neuron, which `nn.Soma` explains.
     """
     function = plugins.network.get(name) if isinstance(name, str) else name
     label = name if isinstance(name, str) else getattr(name, "__name__", "network")

@@ -1,12 +1,18 @@
-"""Blocks and heads: what networks are made of, classes that take a factory of somas."""
+"""Blocks and heads: what networks are made of, classes that take a factory of somas.
+
+Residual connections come in three styles. In the paper's, the currents of both branches meet in a soma. In SEW networks
+(Fang et al. 2021) the spikes of both are added, so 2 and more are possible. In MS networks (Hu et al. 2021) currents
+are carried from block to block and added up; neurons stand before the convolutions.
+"""
 
 from collections.abc import Callable
+from typing import Any
 
 from torch import Tensor, nn
 
-from rheobase.nn import AvgPool2d, Conv2d
+from rheobase.nn import AvgPool2d, Conv2d, TdBN
 
-SomaFactory = Callable[..., nn.Module]  # called as soma(channels) or soma(channels, branches=2)
+SomaFactory = Callable[..., Any]  # called as soma(channels), with branches=2 or normalize=False
 
 
 def _shortcut(in_channels: int, channels: int, stride: int) -> nn.Module:
@@ -27,6 +33,21 @@ class PlainBlock(nn.Module):
 
     def forward(self, s: Tensor) -> Tensor:
         return self.soma(self.conv(s))
+
+
+class PooledBlock(nn.Module):
+    """conv3x3 - soma, after an average pool in the place of a stride."""
+
+    expansion = 1
+
+    def __init__(self, in_channels: int, channels: int, stride: int, soma: SomaFactory) -> None:
+        super().__init__()
+        self.pool = nn.Identity() if stride == 1 else AvgPool2d(stride)
+        self.conv = Conv2d(in_channels, channels, 3, padding=1, bias=False)
+        self.soma = soma(channels)
+
+    def forward(self, s: Tensor) -> Tensor:
+        return self.soma(self.conv(self.pool(s)))
 
 
 class BasicBlock(nn.Module):
@@ -68,8 +89,81 @@ class Bottleneck(nn.Module):
         return self.soma3(self.conv3(h), self.shortcut(s))
 
 
+class SEWBlock(nn.Module):
+    """Two 3x3 convolutions with somas, whose spikes are added to those of the shortcut."""
+
+    expansion = 1
+
+    def __init__(self, in_channels: int, channels: int, stride: int, soma: SomaFactory) -> None:
+        super().__init__()
+        self.conv1 = Conv2d(in_channels, channels, 3, stride, padding=1, bias=False)
+        self.soma1 = soma(channels)
+        self.conv2 = Conv2d(channels, channels, 3, padding=1, bias=False)
+        self.soma2 = soma(channels)
+        self.shortcut = _spiking_shortcut(in_channels, channels, stride, soma)
+
+    def forward(self, s: Tensor) -> Tensor:
+        return self.soma2(self.conv2(self.soma1(self.conv1(s)))) + self.shortcut(s)
+
+
+class SEWBottleneck(nn.Module):
+    """1x1 - 3x3 - 1x1 (four times as wide) with somas, whose spikes are added to those of the shortcut."""
+
+    expansion = 4
+
+    def __init__(self, in_channels: int, channels: int, stride: int, soma: SomaFactory) -> None:
+        super().__init__()
+        out_channels = self.expansion * channels
+        self.conv1 = Conv2d(in_channels, channels, 1, bias=False)
+        self.soma1 = soma(channels)
+        self.conv2 = Conv2d(channels, channels, 3, stride, padding=1, bias=False)
+        self.soma2 = soma(channels)
+        self.conv3 = Conv2d(channels, out_channels, 1, bias=False)
+        self.soma3 = soma(out_channels)
+        self.shortcut = _spiking_shortcut(in_channels, out_channels, stride, soma)
+
+    def forward(self, s: Tensor) -> Tensor:
+        h = self.soma2(self.conv2(self.soma1(self.conv1(s))))
+        return self.soma3(self.conv3(h)) + self.shortcut(s)
+
+
+def _spiking_shortcut(in_channels: int, channels: int, stride: int, soma: SomaFactory) -> nn.Module:
+    synapse = _shortcut(in_channels, channels, stride)
+    return synapse if isinstance(synapse, nn.Identity) else nn.Sequential(synapse, soma(channels))
+
+
+class MSBlock(nn.Module):
+    """Neurons, 3x3 convolution, soma, 3x3 convolution; the current is added to the one that came in.
+
+    The second normalisation starts with a weight of 0, as in the authors' code: a deep network begins as a shallow one.
+    Where the shape changes, the shortcut reads the spikes of the block; theirs reads the current, which would take
+    multiplications.
+    """
+
+    expansion = 1
+
+    def __init__(self, in_channels: int, channels: int, stride: int, soma: SomaFactory) -> None:
+        super().__init__()
+        self.neurons = soma(in_channels, normalize=False)
+        self.conv1 = Conv2d(in_channels, channels, 3, stride, padding=1, bias=False)
+        self.soma = soma(channels)
+        self.conv2 = Conv2d(channels, channels, 3, padding=1, bias=False)
+        self.norm = TdBN(channels, v_th=self.soma.v_th)
+        nn.init.zeros_(self.norm.weight)
+        synapse = _shortcut(in_channels, channels, stride)
+        self.same_shape = isinstance(synapse, nn.Identity)
+        self.shortcut = synapse if self.same_shape else nn.Sequential(synapse, TdBN(channels, v_th=self.soma.v_th))
+
+    def forward(self, current: Tensor) -> Tensor:
+        s = self.neurons(current)
+        added = self.norm(self.conv2(self.soma(self.conv1(s))))
+        return added + self.shortcut(current if self.same_shape else s)
+
+
 class PooledHead(nn.Module):
     """2x2 average pool, a hidden layer of 256 neurons, fully connected decoding layer."""
+
+    least_size = 2
 
     def __init__(self, channels: int, size: int, num_classes: int, soma: SomaFactory) -> None:
         super().__init__()
@@ -83,10 +177,30 @@ class PooledHead(nn.Module):
         return self.decode(h)
 
 
-class GlobalHead(nn.Module):
-    """Global average pool, fully connected decoding layer."""
+class DenseHead(nn.Module):
+    """Hidden layers of 1024 and 512 neurons, fully connected decoding layer."""
 
-    def __init__(self, channels: int, num_classes: int) -> None:
+    least_size = 1
+
+    def __init__(self, channels: int, size: int, num_classes: int, soma: SomaFactory) -> None:
+        super().__init__()
+        self.hidden1 = nn.Linear(channels * size**2, 1024, bias=False)
+        self.soma1 = soma(1024)
+        self.hidden2 = nn.Linear(1024, 512, bias=False)
+        self.soma2 = soma(512)
+        self.decode = nn.Linear(512, num_classes)
+
+    def forward(self, s: Tensor) -> Tensor:
+        h = self.soma1(self.hidden1(s.flatten(2)))
+        return self.decode(self.soma2(self.hidden2(h)))
+
+
+class GlobalHead(nn.Module):
+    """Global average pool, fully connected decoding layer: for images of any size."""
+
+    least_size = 1
+
+    def __init__(self, channels: int, size: int, num_classes: int, soma: SomaFactory) -> None:
         super().__init__()
         self.decode = nn.Linear(channels, num_classes)
 

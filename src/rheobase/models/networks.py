@@ -4,13 +4,13 @@ needs no bias, since tdBN has one.
 
 from typing import Any
 
-from rheobase.models.blocks import BasicBlock, Bottleneck, PlainBlock
+from rheobase.models.blocks import BasicBlock, Bottleneck, GlobalHead, PlainBlock, PooledHead
 from rheobase.models.spiking_net import SpikingNet
 from rheobase.nn import Conv2d
 from rheobase.plugins import network
 
 
-def _stem(in_channels: int, channels: int, kernel: int = 3, stride: int = 1) -> Conv2d:
+def stem(in_channels: int, channels: int, kernel: int = 3, stride: int = 1) -> Conv2d:
     return Conv2d(in_channels, channels, kernel, stride, padding=kernel // 2, bias=False)
 
 
@@ -23,9 +23,9 @@ def resnet17(
 ) -> SpikingNet:
     """For DVS-Gesture: 64 and 128 channels."""
     return SpikingNet(
-        stem=_stem(in_channels, 64),
+        stem=stem(in_channels, 64),
         stages=[(BasicBlock, 64, 3, 2), (BasicBlock, 128, 4, 2)],
-        global_pool=False,
+        head=PooledHead,
         num_classes=num_classes,
         image_size=image_size,
         **options,
@@ -41,9 +41,9 @@ def resnet19(
 ) -> SpikingNet:
     """For CIFAR-10 and DVS-CIFAR10: 128, 256 and 512 channels."""
     return SpikingNet(
-        stem=_stem(in_channels, 128),
+        stem=stem(in_channels, 128),
         stages=[(BasicBlock, 128, 3, 1), (BasicBlock, 256, 3, 2), (BasicBlock, 512, 2, 2)],
-        global_pool=False,
+        head=PooledHead,
         num_classes=num_classes,
         image_size=image_size,
         **options,
@@ -61,9 +61,9 @@ def resnet34(
 ) -> SpikingNet:
     """For ImageNet: `channels` in the first stage, doubled in each of the three after it."""
     return SpikingNet(
-        stem=_stem(in_channels, channels, kernel=7, stride=2),
+        stem=stem(in_channels, channels, kernel=7, stride=2),
         stages=[(BasicBlock, channels * 2**i, count, 2) for i, count in enumerate((3, 4, 6, 3))],
-        global_pool=True,
+        head=GlobalHead,
         num_classes=num_classes,
         image_size=image_size,
         **options,
@@ -90,9 +90,9 @@ def resnet50(
 ) -> SpikingNet:
     """For ImageNet, of bottleneck blocks."""
     return SpikingNet(
-        stem=_stem(in_channels, 64, kernel=7, stride=2),
+        stem=stem(in_channels, 64, kernel=7, stride=2),
         stages=[(Bottleneck, 64 * 2**i, count, 2) for i, count in enumerate((3, 4, 6, 3))],
-        global_pool=True,
+        head=GlobalHead,
         num_classes=num_classes,
         image_size=image_size,
         **options,
@@ -110,9 +110,9 @@ def plain20(
 ) -> SpikingNet:
     """The network without shortcuts of Fig. 2: 18 convolutions of one width at full resolution."""
     return SpikingNet(
-        stem=_stem(in_channels, channels),
+        stem=stem(in_channels, channels),
         stages=[(PlainBlock, channels, 17, 1)],
-        global_pool=False,
+        head=PooledHead,
         num_classes=num_classes,
         image_size=image_size,
         **options,
@@ -128,9 +128,9 @@ def resnet8(
 ) -> SpikingNet:
     """Small, for demos and tests: 16, 32 and 64 channels."""
     return SpikingNet(
-        stem=_stem(in_channels, 16),
+        stem=stem(in_channels, 16),
         stages=[(BasicBlock, 16, 1, 1), (BasicBlock, 32, 1, 2), (BasicBlock, 64, 1, 2)],
-        global_pool=True,
+        head=GlobalHead,
         num_classes=num_classes,
         image_size=image_size,
         **options,
@@ -146,9 +146,9 @@ def plain5(
 ) -> SpikingNet:
     """Small, for event cameras of few pixels: 32, 64 and 64 channels without shortcuts, and a hidden layer."""
     return SpikingNet(
-        stem=_stem(in_channels, 32, stride=2),
+        stem=stem(in_channels, 32, stride=2),
         stages=[(PlainBlock, 64, 1, 2), (PlainBlock, 64, 1, 1)],
-        global_pool=False,
+        head=PooledHead,
         num_classes=num_classes,
         image_size=image_size,
         **options,

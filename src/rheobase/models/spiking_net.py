@@ -7,15 +7,31 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from rheobase.models.blocks import BasicBlock, Bottleneck, GlobalHead, PlainBlock, PooledHead, SomaFactory
-from rheobase.nn import Conv2d, Soma, as_sequence
+from rheobase.models.blocks import (
+    BasicBlock,
+    Bottleneck,
+    DenseHead,
+    GlobalHead,
+    MSBlock,
+    PlainBlock,
+    PooledBlock,
+    PooledHead,
+    SEWBlock,
+    SEWBottleneck,
+    SomaFactory,
+)
+from rheobase.nn import Conv2d, Soma, TdBN, as_sequence
+
+Block = type[PlainBlock | PooledBlock | BasicBlock | Bottleneck | SEWBlock | SEWBottleneck | MSBlock]
+Stage = tuple[Block, int, int, int]
+Head = type[GlobalHead | PooledHead | DenseHead]
 
 
 class SpikingNet(nn.Module):
     """A whole network, built from a stem convolution, stages of blocks and a head.
 
-    `stages` lists (block class, channels, number of blocks, stride of the first). With `global_pool` any image of at
-    least the total stride is accepted; otherwise the hidden layer fixes the size. `soma` makes the somas, with the
+    `stages` lists (block class, channels, number of blocks, stride of the first). With a `GlobalHead` any image of at
+    least the total stride is accepted; otherwise the hidden layers fix the size. `soma` makes the somas, with the
     settings of the `neuron` (decay, v_th and so on). Both are the `options` of all networks.
     """
 
@@ -23,8 +39,8 @@ class SpikingNet(nn.Module):
         self,
         *,
         stem: Conv2d,
-        stages: Sequence[tuple[type[PlainBlock] | type[BasicBlock] | type[Bottleneck], int, int, int]],
-        global_pool: bool,
+        stages: Sequence[Stage],
+        head: Head,
         num_classes: int,
         image_size: int,
         soma: SomaFactory = Soma,
@@ -35,12 +51,14 @@ class SpikingNet(nn.Module):
         if num_classes < 1:
             raise ValueError(f"expected at least one class, got num_classes={num_classes}")
         strides = [stem.stride[0], *(stride for _, _, _, stride in stages)]
-        self.min_size = prod(strides) * (1 if global_pool else 2)
-        self.exact_size = None if global_pool else image_size
+        self.min_size = prod(strides) * head.least_size
+        self.exact_size = None if head is GlobalHead else image_size
         if image_size < self.min_size:
             raise ValueError(f"image_size {image_size} is too small for the strides: expected at least {self.min_size}")
+        self.carries_currents = any(issubclass(block, MSBlock) for block, *_ in stages)
         self.stem = stem
-        self.soma = soma(stem.out_channels)
+        if not self.carries_currents:
+            self.soma = soma(stem.out_channels)
         channels, size, blocks = stem.out_channels, _after(image_size, stem.stride[0]), []
         for block, width, count, stride in stages:
             for i in range(count):
@@ -48,11 +66,16 @@ class SpikingNet(nn.Module):
                 channels = block.expansion * width
             size = _after(size, stride)
         self.body = nn.Sequential(*blocks)
-        self.head = GlobalHead(channels, num_classes) if global_pool else PooledHead(channels, size, num_classes, soma)
+        if self.carries_currents:
+            self.soma = soma(channels, normalize=False)
+            self.norm = TdBN(stem.out_channels, v_th=self.soma.v_th)
+        self.head = head(channels, size, num_classes, soma)
 
     def forward(self, x: Tensor, timesteps: int | None = None) -> Tensor:
         """Logits [T, N, K] of images [N, C, H, W] shown for `timesteps` steps, or of a sequence [T, N, C, H, W]."""
         x = as_sequence(x, timesteps, channels=self.stem.in_channels, size=self.exact_size, least_size=self.min_size)
+        if self.carries_currents:
+            return self.head(self.soma(self.body(self.norm(self.stem(x)))))
         return self.head(self.body(self.soma(self.stem(x))))
 
 

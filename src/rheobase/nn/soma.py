@@ -2,56 +2,67 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from math import log
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed import ProcessGroup
 
 from rheobase import functional, kernels
 from rheobase.functional import Moments
 from rheobase.nn.convolution import DeferredConv, carried_out
+from rheobase.nn.tdbn import TdBN
+
+LEARN_DECAY = ("none", "layer", "channel")
 
 
-class Soma(nn.Module):
+class Soma(TdBN):
     """The body of a layer of neurons: one tdBN per incoming branch, their sum, leaky integration and firing.
 
     Called as `soma(x1, x2, ...)` with one synapse output [T, N, C, ...] per branch; returns spikes of that shape.
     alpha = 1/sqrt(branches) follows from the number of branches, and tdBN and neuron share one v_th.
-    Training uses the moments of the batch, evaluation the running ones. With a process `group` (see `distributed`) the
-    batch is that of all its members.
-    """
+    Without `normalize` the branches are currents already, and the neurons get their sum.
 
-    running_mean: Tensor
-    running_var: Tensor
-    group: ProcessGroup | None = None
+    The neuron: `decay` stays what it is, or starts there and is learnt, one for the layer or one per channel
+    (`learn_decay`); `surrogate` is a key of `functional.SURROGATES`; `reset` is hard (to 0) or soft (down by v_th), and
+    a part of the gradient unless `reset_gradient` is false. docs/neurons.md has the equations.
+    """
 
     def __init__(
         self,
         channels: int,
         branches: int = 1,
         *,
+        normalize: bool = True,
         decay: float = 0.25,
         v_th: float = 0.5,
         width: float = 1.0,
+        surrogate: str = "rectangle",
+        reset: str = "hard",
+        reset_gradient: bool = True,
+        learn_decay: str = "none",
         eps: float = 1e-5,
         momentum: float = 0.1,
     ) -> None:
-        super().__init__()
-        if channels < 1 or branches < 1:
-            raise ValueError(f"Soma: expected at least one channel and branch, got {channels} and {branches}")
+        super().__init__(channels, branches, v_th=v_th, eps=eps, momentum=momentum)
         if not 0 <= decay <= 1:
             raise ValueError(f"Soma: expected decay between 0 and 1, got {decay}")
-        if not (v_th > 0 and width > 0 and eps > 0 and 0 <= momentum <= 1):
-            raise ValueError(
-                f"Soma: expected v_th, width, eps > 0 and momentum in [0, 1], got {v_th}, {width}, {eps}, {momentum}"
-            )
-        self.channels, self.branches = channels, branches
-        self.decay, self.v_th, self.width, self.eps, self.momentum = decay, v_th, width, eps, momentum
-        self.weight = nn.Parameter(torch.ones(branches, channels))
-        self.bias = nn.Parameter(torch.zeros(branches, channels))
-        self.register_buffer("running_mean", torch.zeros(branches, channels))
-        self.register_buffer("running_var", torch.ones(branches, channels))
+        if not width > 0:
+            raise ValueError(f"Soma: expected width > 0, got {width}")
+        functional.check_choice("surrogate", surrogate, functional.SURROGATES)
+        functional.check_choice("reset", reset, functional.RESETS)
+        functional.check_choice("learn_decay", learn_decay, LEARN_DECAY)
+        if learn_decay != "none" and not 0 < decay < 1:
+            raise ValueError(f"Soma: a decay that is learnt starts between 0 and 1, both excluded, got {decay}")
+        self.normalize, self.decay, self.width = normalize, decay, width
+        self.surrogate, self.reset, self.reset_gradient = surrogate, reset, reset_gradient
+        self.learn_decay = learn_decay
+        if not normalize:
+            del self.weight, self.bias, self.running_mean, self.running_var
+            self.register_buffer("bias", torch.zeros(branches, channels), persistent=False)
+        if learn_decay != "none":
+            start = torch.full((channels if learn_decay == "channel" else 1,), log(decay / (1 - decay)))
+            self.decay_logit = nn.Parameter(start)
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -60,14 +71,31 @@ class Soma(nn.Module):
 
     def forward(self, *xs: Tensor | DeferredConv) -> Tensor:
         self._check_number(xs)
-        spikes, (mean, var) = self._fire(xs, self.weight, self._moments())
-        if self.training:
+        weight = self.weight if self.normalize else torch.full_like(self.bias, 1 / self.deviation)
+        spikes, (mean, var) = self._fire(xs, weight, self._moments())
+        if self.training and self.normalize:
             self._follow(mean, var)
         return spikes
 
-    def _check_number(self, xs: Sequence[Any]) -> None:
-        if len(xs) != self.branches:
-            raise ValueError(f"Soma: expected {self.branches} branches, got {len(xs)}")
+    def present_decay(self) -> float | Tensor:
+        """The decay of now: a number, or a tensor of one or of all channels where it is learnt."""
+        return self.decay if self.learn_decay == "none" else self.decay_logit.sigmoid()
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What makes another soma of this kind: all but channels and branches."""
+        return {
+            "normalize": self.normalize,
+            "decay": self.decay,
+            "v_th": self.v_th,
+            "width": self.width,
+            "surrogate": self.surrogate,
+            "reset": self.reset,
+            "reset_gradient": self.reset_gradient,
+            "learn_decay": self.learn_decay,
+            "eps": self.eps,
+            "momentum": self.momentum,
+        }
 
     def _fire(
         self, xs: Sequence[Tensor | DeferredConv], weight: Tensor, moments: Moments | None
@@ -76,10 +104,13 @@ class Soma(nn.Module):
             xs,
             weight,
             self.bias,
-            decay=self.decay,
+            decay=self.present_decay(),
             v_th=self.v_th,
             width=self.width,
             eps=self.eps,
+            surrogate=self.surrogate,
+            reset=self.reset,
+            reset_gradient=self.reset_gradient,
             moments=moments,
             group=self.group,
         )
@@ -88,29 +119,25 @@ class Soma(nn.Module):
         return spikes, moments
 
     def _moments(self) -> Moments | None:
-        """To normalise with: those of the batch in training, the running ones in evaluation."""
-        return None if self.training else (self.running_mean, self.running_var)
-
-    @torch.no_grad()
-    def _follow(self, mean: Tensor, var: Tensor) -> None:
-        """Move the running statistics towards these; in place, since DDP and CUDA graphs keep the tensors."""
-        self.running_mean.lerp_(mean.to(self.running_mean.dtype), self.momentum)
-        self.running_var.lerp_(var.to(self.running_var.dtype), self.momentum)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """What can be copied and saved: a process group cannot."""
-        return {name: value for name, value in self.__dict__.items() if name != "group"}
+        """Those of tdBN; currents as they are have such as change nothing."""
+        if self.normalize:
+            return super()._moments()
+        return torch.zeros_like(self.bias), torch.full_like(self.bias, 1 - self.eps)
 
     # A checkpoint carries the neuron as a tensor, so that weights cannot be loaded into a different one.
 
     def get_extra_state(self) -> Tensor:
         settings: list[Any] = [self.decay, self.v_th, self.width, self.eps, self.branches]
+        settings += [choices.index(getattr(self, name)) for name, choices in _CHOICES.items()]
         return torch.tensor([s.detach() if isinstance(s, Tensor) else s for s in settings], dtype=torch.float64)
 
     def set_extra_state(self, state: Tensor) -> None:
-        names = ("decay", "v_th", "width", "eps", "branches")
+        names = ("decay", "v_th", "width", "eps", "branches", *_CHOICES)
         saved, own = state.tolist(), self.get_extra_state().tolist()
-        different = [f"{n} {s:g} (here {o:g})" for n, s, o in zip(names, saved, own, strict=True) if s != o]
+        saved += [0.0] * (len(own) - len(saved))  # a checkpoint from before there was a choice
+        different = [
+            f"{n} {_shown(n, s)} (here {_shown(n, o)})" for n, s, o in zip(names, saved, own, strict=True) if s != o
+        ]
         if different:
             raise ValueError(
                 f"Soma: the checkpoint was trained with {', '.join(different)}; build the network with that"
@@ -118,9 +145,25 @@ class Soma(nn.Module):
 
     def extra_repr(self) -> str:
         return (
-            f"{self.channels}, branches={self.branches}, decay={self.decay}, v_th={self.v_th}, width={self.width}, "
-            f"eps={self.eps}, momentum={self.momentum}"
+            f"{self.channels}, branches={self.branches}, "
+            f"{', '.join(f'{name}={value}' for name, value in self.settings.items())}"
         )
+
+
+# Settings that are a choice, the paper's first: a checkpoint has their places.
+_CHOICES: dict[str, list[Any]] = {
+    "surrogate": list(functional.SURROGATES),
+    "reset": list(functional.RESETS),
+    "reset_gradient": [True, False],
+    "learn_decay": list(LEARN_DECAY),
+    "normalize": [True, False],
+}
+
+
+def _shown(name: str, value: float) -> str:
+    """A setting as it stands in a checkpoint, in words."""
+    choices = _CHOICES.get(name, [])
+    return str(choices[int(value)]) if 0 <= value < len(choices) else f"{value:g}"
 
 
 class ReferenceSoma(Soma):
@@ -142,7 +185,7 @@ class ReferenceSoma(Soma):
     def forward(self, *xs: Tensor | DeferredConv) -> Tensor:
         self._check_number(xs)
         inputs: list[Tensor] = [carried_out(x) for x in xs]
-        functional.check_branches(inputs, self.weight, self.bias, None)
+        functional.check_branches(inputs, self.bias, self.bias, None)
         current = self.current(*inputs)
         if self.observe is not None:
             current = self.observe(current)
@@ -150,15 +193,25 @@ class ReferenceSoma(Soma):
 
     def fire(self, current: Tensor) -> Tensor:
         """Spikes [T, N, C, ...] of neurons that receive `current`, of that shape and of float32 or more."""
-        return functional.lif(current, decay=self.decay, v_th=self.v_th, width=self.width, spikes_of=self.spike)
+        return functional.lif(
+            current,
+            decay=self.present_decay(),
+            v_th=self.v_th,
+            width=self.width,
+            reset=self.reset,
+            reset_gradient=self.reset_gradient,
+            spikes_of=self.spike,
+        )
 
     def spike(self, u: Tensor) -> Tensor:
         """1 where the potential u is above v_th, else 0; the surrogate is in its gradient."""
-        return functional.spike(u, v_th=self.v_th, width=self.width)
+        return functional.spike(u, v_th=self.v_th, width=self.width, surrogate=self.surrogate)
 
     def current(self, *xs: Tensor) -> Tensor:
         """The sum of the normalised branches: what the neurons receive."""
         inputs = [x.to(torch.promote_types(x.dtype, torch.float32)) for x in xs]
+        if not self.normalize:
+            return sum(inputs[1:], start=inputs[0])
         mean, var = self._moments() or self._batch_moments(inputs)
         current = torch.zeros_like(inputs[0])
         for i, x in enumerate(inputs):
@@ -173,13 +226,6 @@ class ReferenceSoma(Soma):
                 eps=self.eps,
             )
         return current
-
-    def _batch_moments(self, xs: Sequence[Tensor]) -> Moments:
-        group = self.group
-        pairs = [functional.moments(x) if group is None else kernels.joined_moments(x, group) for x in xs]
-        mean, var = (torch.stack(values) for values in zip(*pairs, strict=True))
-        self._follow(mean, var)
-        return mean, var
 
 
 def somas(network: nn.Module) -> dict[str, Soma]:

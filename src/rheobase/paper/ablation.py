@@ -12,7 +12,7 @@ import torch
 
 from rheobase import train
 from rheobase.analysis.variants import VARIANTS, StepNorm
-from rheobase.models import BasicBlock, PlainBlock, SomaFactory, SpikingNet
+from rheobase.models import BasicBlock, GlobalHead, PlainBlock, SomaFactory, SpikingNet
 from rheobase.nn import Conv2d
 from rheobase.paper.isolated import Failure, isolated
 from rheobase.paper.result import CPU, Result
@@ -164,7 +164,7 @@ def build(
     return SpikingNet(
         stem=Conv2d(in_channels, setting.channels, 3, padding=1, bias=False),
         stages=[(block, setting.channels * 2**i, n, 1 if i == 0 else 2) for i, n in enumerate(sizes)],
-        global_pool=True,
+        head=GlobalHead,
         num_classes=num_classes,
         image_size=image_size,
         soma=soma,

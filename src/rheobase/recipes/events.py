@@ -91,3 +91,22 @@ def dvscifar10_simulated() -> Recipe:
         flip=True,
         precision="bf16",
     )
+
+
+@recipe
+def events_resnet17() -> Recipe:
+    """A folder of your own recordings (--data), one sub-folder per class, of any sensor."""
+    return Recipe(
+        name="events_resnet17",
+        data="recordings",
+        network="resnet17",
+        timesteps=16,
+        epochs=60,
+        batch_size=32,
+        image_size=32,
+        nesterov=True,
+        weight_decay=5e-4,
+        schedule="cosine",
+        loss="steps",
+        padding=2,
+    )

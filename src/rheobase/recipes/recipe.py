@@ -26,15 +26,29 @@ class Recipe:
     """Images per optimiser step, over all processes together."""
 
     image_size: int = 0
-    """Side that images of a folder are resized to; 0 for data sets with a size of their own."""
+    """Side that images of a folder are resized to, and recordings; 0 for data sets with a size of their own."""
+    slice_by: Literal["time", "count"] = "time"
+    """What the slices of a recording have in common: their duration, or their number of events."""
+    window: int = 0
+    """Microseconds (or events) of a slice; 0: as the data set has it, for your own recordings all of one in slices."""
+    sensor: str = "none"
+    """Width and height of the sensor, like 346x260, of recordings that do not state theirs."""
     decay: float = 0.25
     """Share of its potential that a neuron keeps from one step to the next."""
     v_th: float = 0.5
     """Threshold above which a neuron fires."""
     width: float = 1.0
-    """Width of the surrogate: of the window around the threshold in which a spike has a gradient."""
+    """Width of the surrogate: how far from the threshold a spike has a gradient."""
+    surrogate: str = "rectangle"
+    """The derivative of a spike: rectangle (the paper's), triangle, sigmoid or atan, as high as 1 / width."""
+    reset: Literal["hard", "soft"] = "hard"
+    """After a spike the potential is 0, or lower by v_th."""
+    reset_gradient: bool = True
+    """Whether the reset takes part in the gradient."""
+    learn_decay: Literal["none", "layer", "channel"] = "none"
+    """Learn the decay from its value on: one for a layer, or one for each of its channels."""
     neuron: str = "lif"
-    """What the network's somas are made of."""
+    """What the network's somas are made of; `relu`: the twin without spikes, of one timestep."""
 
     optimizer: str = "sgd"
     """Optimiser: `sgd`, `adamw`, or one of a plugin."""
@@ -110,10 +124,15 @@ class Recipe:
                 "cutout",
                 "seed",
                 "image_size",
+                "window",
                 "time_jitter",
             ),
             lambda v: v >= 0,
         )
+        if self.learn_decay != "none" and not 0 < self.decay < 1:
+            raise ValueError(f"decay: one that is learnt starts between 0 and 1, both excluded, got {self.decay}")
+        if self.neuron == "relu" and self.timesteps != 1:
+            raise ValueError(f"neuron=relu knows no time: expected timesteps=1, got {self.timesteps}")
         if self.short_epochs and not self.short_timesteps:
             raise ValueError("short_epochs needs short_timesteps: the number of timesteps in those epochs")
         if self.short_epochs and self.short_timesteps > self.timesteps:
@@ -135,6 +154,12 @@ class Recipe:
             return cls(**settings)
         except (TypeError, ValueError) as error:
             raise ValueError(f"{source}: no recipe of this version of rheobase ({error})") from None
+
+    def slicing(self) -> dict[str, int | str]:
+        """Settings of how recordings are sliced, where they are not those of the data set."""
+        defaults = {f.name: f.default for f in fields(self)}
+        chosen = {name: getattr(self, name) for name in ("slice_by", "window", "sensor")}
+        return {name: value for name, value in chosen.items() if value != defaults[name]}
 
     def timesteps_at(self, epoch: int) -> int:
         return self.short_timesteps if epoch < self.short_epochs else self.timesteps

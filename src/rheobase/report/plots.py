@@ -1,10 +1,11 @@
-"""Pictures by matplotlib: learning curves of a run, and the charts of the paper's figures and tables."""
+"""Pictures by matplotlib: learning curves of a run, recordings, and the charts of the paper's figures and tables."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rheobase.extras import need
+from rheobase.files import atomic_write
 from rheobase.report.charts import Chart
 
 # Okabe and Ito's colours, which colour-blind people can tell apart.
@@ -34,6 +35,24 @@ def learning_curves(rows: list[dict[str, Any]], path: Path) -> None:
     losses.set_ylabel("loss")
     accuracies.set_ylabel("accuracy, %")
     picture.savefig(path, dpi=120)
+
+
+def recordings(found: Sequence[tuple[str, Mapping[str, Any]]], path: Path) -> None:
+    """A row per recording: brighter minus darker events of every cell, and the rate over its time."""
+    picture = figure(9, 3.2 * len(found))
+    for (name, seen), (image, curve) in zip(found, picture.subplots(len(found), 2, squeeze=False), strict=True):
+        darker, brighter = seen["picture"]
+        difference = brighter - darker
+        largest = max(1, int(abs(difference).max()))
+        image.imshow(difference, cmap="RdBu_r", vmin=-largest, vmax=largest)
+        image.set(title=f"{name}: brighter (red), darker (blue)", xticks=[], yticks=[])
+        rates = seen["rates"]
+        curve.plot([(i + 0.5) * seen["seconds"] / len(rates) for i in range(len(rates))], rates, color=COLOURS[0])
+        curve.set(xlabel="s", ylabel="events per second", ylim=(0, None))
+        curve.grid(alpha=0.3)
+        image.title.set_fontsize(9)
+    with atomic_write(path) as part:
+        picture.savefig(part, dpi=120, format=path.suffix.removeprefix("."))
 
 
 def draw(name: str, title: str, charts: Sequence[Chart], folder: Path) -> list[Path]:

@@ -16,7 +16,7 @@ from rheobase.analysis.sizes import neurons
 from rheobase.data import DataInfo
 from rheobase.data.expectation import EXPECTED
 from rheobase.deploy.folding import fold
-from rheobase.deploy.network import node_name
+from rheobase.deploy.network import Network, node_name
 from rheobase.train import origins
 from rheobase.train.runs import Row, Run, network_for
 
@@ -212,7 +212,7 @@ class _Sizes:
         except (ValueError, RuntimeError) as error:
             return cls({}, None, f"rate and energy: {_first_line(error)}")
         try:
-            reached = fan_out(fold(network), shape)
+            reached = fan_out(_folded(run, network), shape)
         except (ValueError, RuntimeError) as error:
             known = _neurons(network, shape)
             return cls(known, None, f"{'energy' if known else 'rate and energy'}: {_first_line(error)}")
@@ -229,6 +229,14 @@ class _Sizes:
         if self.reached is None or self.neurons.keys() != rates.keys():
             return None
         return self.reached.joule(rates, timesteps)
+
+
+def _folded(run: Run, network: nn.Module) -> Network:
+    """Without memory, but for a network whose values are asked for, such as a decay that was learnt."""
+    try:
+        return fold(network)
+    except RuntimeError:
+        return fold(network_for(run.recipe, run.data, run.parts)).to("meta")
 
 
 def _neurons(network: nn.Module, shape: tuple[int, ...]) -> dict[str, int]:

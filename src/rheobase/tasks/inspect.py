@@ -19,7 +19,7 @@ from rheobase.data.feed import first_images
 from rheobase.deploy.folding import fires_as_lif, fold
 from rheobase.deploy.network import LIF, Network
 from rheobase.models import SpikingNet
-from rheobase.nn import ReferenceSoma, somas, watched
+from rheobase.nn import ReferenceSoma, Soma, somas, watched
 from rheobase.recipes import RECIPES, Recipe
 from rheobase.tasks.gradients import GradientNorms, gradient_norms, inner_layers
 from rheobase.train.runs import Run, load_network
@@ -174,9 +174,9 @@ def _membranes(network: nn.Module, x: Tensor, timesteps: int) -> dict[str, Any]:
         if not isinstance(soma, ReferenceSoma) or not fires_as_lif(soma):
             continue  # what its potential is, it alone knows
 
-        def see(current: Tensor, name: str = name, decay: float = soma.decay, v_th: float = soma.v_th) -> Tensor:
-            u = potentials(current, decay=decay, v_th=v_th) / v_th
-            found[name] = asdict(histogram(u, -4, 4, bins=40))
+        def see(current: Tensor, name: str = name, soma: Soma = soma) -> Tensor:
+            u = potentials(current, decay=soma.present_decay(), v_th=soma.v_th, reset=soma.reset)
+            found[name] = asdict(histogram(u / soma.v_th, -4, 4, bins=40))
             return current
 
         soma.observe = see

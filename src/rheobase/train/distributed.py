@@ -1,6 +1,6 @@
 """Several processes that train one network: torchrun starts them, DistributedDataParallel joins their gradients.
 
-Statistics of tdBN are those of the global batch: every soma gets the process group (see `nn.Soma`).
+Statistics of tdBN are those of the global batch: every layer of it gets the process group (see `nn.TdBN`).
 """
 
 import gc
@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from rheobase.nn import somas
+from rheobase.nn import normalisations
 
 PATIENCE = timedelta(minutes=10)  # how long a process waits for one that does not answer
 
@@ -49,8 +49,8 @@ class Team:
         """`network` with gradients averaged and statistics joined over all processes."""
         if self.world == 1:
             return network
-        for soma in somas(network).values():
-            soma.group = dist.group.WORLD
+        for layer in normalisations(network):
+            layer.group = dist.group.WORLD
         return DistributedDataParallel(network)
 
 

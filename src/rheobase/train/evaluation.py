@@ -22,7 +22,7 @@ class Evaluation:
     loss: float
     accuracy: float
     firing_rates: dict[str, float]
-    """Mean spikes per neuron and step of every soma."""
+    """Mean spikes per neuron and step of every soma; of one that is not binary, the share of its outputs above 0."""
     simulated: bool
     """Whether the data are simulated recordings."""
 
@@ -39,7 +39,7 @@ def evaluate(
     places = {name: i for i, name in enumerate(somas)}
 
     def count(name: str, spikes: Tensor) -> None:
-        rates[0, places[name]] += spikes.mean(dtype=torch.float64) * spikes.shape[1]
+        rates[0, places[name]] += (spikes != 0).mean(dtype=torch.float64) * spikes.shape[1]
         rates[1, places[name]] += spikes.shape[1]  # a layer may run more than once
 
     with watched(network, somas, count):

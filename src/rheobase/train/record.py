@@ -19,7 +19,7 @@ from rheobase import __version__
 from rheobase.files import write_json
 from rheobase.train.sources import sources
 
-PACKAGES = ("numpy", "triton", "safetensors", "numba", "pillow", "spikingjelly", "snntorch", "tonic")
+PACKAGES = ("numpy", "triton", "safetensors", "numba", "pillow", "faery", "spikingjelly", "snntorch", "tonic")
 _PLACE = re.compile(r"(?:^|(?<==))(?:~[^/]*|\.\.)?/(?:.*/)?")  # the folders of a path, alone or after KEY=
 
 

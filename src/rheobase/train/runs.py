@@ -5,7 +5,7 @@ import shutil
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from functools import cached_property
 from itertools import count
 from pathlib import Path
@@ -28,6 +28,8 @@ from rheobase.train.record import write_result
 Row = dict[str, Any]  # the metrics of one epoch
 BEGINNING = ".beginning"  # lies in the folder of a run until its first checkpoint
 SHOWN = 4  # settings in the sentence about another recipe
+# settings of the neuron that are handed over where they are not the paper's: parts of users need not know them
+CHOICES = ("surrogate", "reset", "reset_gradient", "learn_decay")
 
 
 class Run:
@@ -184,6 +186,7 @@ def network_for(recipe: Recipe, data: DataInfo, parts: Parts | None = None) -> n
     """The network of a recipe for such data, untrained."""
     parts = parts or Parts.of(recipe)
     ours = parts.neuron is Soma  # which every network takes by itself; only others need the parameter soma
+    papers = {f.name: f.default for f in fields(Recipe)}
     return build(
         parts.network,
         num_classes=len(data.classes),
@@ -193,6 +196,7 @@ def network_for(recipe: Recipe, data: DataInfo, parts: Parts | None = None) -> n
         v_th=recipe.v_th,
         width=recipe.width,
         memory=recipe.memory,
+        **{name: getattr(recipe, name) for name in CHOICES if getattr(recipe, name) != papers[name]},
         **({} if ours else {"soma": parts.neuron}),
     )
 
@@ -208,7 +212,8 @@ def load_data(
     """The data set of a recipe, or of `loader` in its place, from the files in `path`."""
     if isinstance(loader, Dataset):
         return loader
-    return load(loader or recipe.data, path, size=recipe.image_size, timesteps=recipe.timesteps, download=download)
+    options: dict[str, Any] = {"size": recipe.image_size, "timesteps": recipe.timesteps, **recipe.slicing()}
+    return load(loader or recipe.data, path, download=download, **options)
 
 
 def open_data(

@@ -148,7 +148,7 @@ def test_the_clock_of_aedat_2_starts_again() -> None:
 def test_a_file_of_nothing_is_skipped_where_asked() -> None:
     assert decode(b"", "a.aedat", on_error="skip").skipped == {"empty": 1}
     with pytest.raises(ValueError, match="in a known format"):
-        decode(b"#!AER-DAT4.0\r\n", "a.aedat", on_error="skip")
+        decode(b"#!AER-DAT1.0\r\n", "a.aedat", on_error="skip")
 
 
 def test_npz_without_a_size() -> None:

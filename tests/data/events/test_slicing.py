@@ -1,6 +1,7 @@
 """Slices equal a count of one event after the other, with numba, where it is installed, and without."""
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -123,7 +124,8 @@ def test_an_empty_recording_is_zero() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"window": 0, "timesteps": 3}, "got 0 us and 3"),
+        ({"window": -1, "timesteps": 3}, "got a window of -1 and 3"),
+        ({"window": 5, "timesteps": 0}, "got a window of 5 and 0"),
         ({"window": 5, "timesteps": 3, "size": (129, 4)}, "129 x 4 do not fit a sensor of 128 x 128"),
     ],
 )
@@ -162,3 +164,50 @@ def test_columns_of_the_wrong_type_or_length() -> None:
         Events(t, x, x, p[:2], 9, 9)
     with pytest.raises(ValueError, match=r"expected x as an array of 3 uint16 numbers, got list"):
         Events(t, [0, 1, 2], x, p, 9, 9)
+
+
+@settings(max_examples=60, deadline=None)
+@given(recordings(128, 96, 5000), st.integers(1, 9), st.integers(0, 300))
+def test_equal_slices_hold_all_that_follows_the_offset(events: Events, timesteps: int, offset: int) -> None:
+    start = int(events.t[0]) + offset
+    kept = events.between(start, int(events.t[-1]) + 1)
+    by_time = slices(events, timesteps=timesteps, offset=offset).sum((1, 2, 3))
+    span = max(0, int(events.t[-1]) + 1 - start)
+    edges = [start + span * i // timesteps for i in range(timesteps + 1)]
+    assert by_time.tolist() == [len(events.between(a, b)) for a, b in pairwise(edges)]
+    by_count = slices(events, timesteps=timesteps, by="count", offset=offset).sum((1, 2, 3)).tolist()
+    assert sum(by_time) == sum(by_count) == len(kept)
+    assert max(by_count) - min(by_count) <= 1
+
+
+def test_slices_of_so_many_events() -> None:
+    events = recording(3, 20, 8, 6)
+    found = slices(events, timesteps=4, by="count", window=6)
+    assert found.sum((1, 2, 3)).tolist() == [6, 6, 6, 2]
+    third = Events(*(getattr(events, name)[12:18] for name in "txyp"), 8, 6)
+    assert np.array_equal(found[2], slices(third, timesteps=1)[0])
+    assert slices(events, timesteps=2, by="count", window=2**62).sum((1, 2, 3)).tolist() == [20, 0]
+
+
+def test_equal_slices_of_late_times() -> None:
+    events = recording(4, 30, 8, 6)
+    late = Events(events.t + 2**62, events.x, events.y, events.p, 8, 6)
+    assert np.array_equal(slices(late, timesteps=7), slices(events, timesteps=7))
+
+
+def test_slices_that_cannot_be() -> None:
+    events = recording(3, 20, 8, 6)
+    with pytest.raises(ValueError, match="slices are by time or by count, got 'size'"):
+        slices(events, timesteps=2, by="size")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("width", "height"), [(9, 4), (4, 9), (9, 9)])
+def test_a_sensor_lies_in_the_middle_of_a_square(width: int, height: int) -> None:
+    events = recording(5, 50, width, height)
+    square = events.squared()
+    assert (square.width, square.height) == (9, 9)
+    frame = slices(square, timesteps=1)[0]
+    left, top = (9 - width) // 2, (9 - height) // 2
+    inside = frame[:, top : top + height, left : left + width]
+    assert np.array_equal(inside, slices(events, timesteps=1)[0])
+    assert frame.sum() == 50

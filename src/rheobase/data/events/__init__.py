@@ -4,19 +4,21 @@ from pathlib import Path
 
 import numpy as np
 
-from rheobase.data.events import aedat, binary, npz
+from rheobase.data.events import aedat, aedat4, binary, csv, npz, prophesee
 from rheobase.data.events.camera import simulate
 from rheobase.data.events.slicing import count_into, slices
 from rheobase.data.events.stream import Events, OnError, Problems, checked
 
-__all__ = ["Events", "OnError", "count_into", "decode", "read", "simulate", "slices"]
+__all__ = ["SUFFIXES", "Events", "OnError", "count_into", "decode", "read", "simulate", "slices"]
+
+SUFFIXES = {".aedat", ".aedat4", ".bin", ".csv", ".dat", ".npz", ".raw"}
 
 
 def read(path: Path | str, *, size: tuple[int, int] | None = None, on_error: OnError = "raise") -> Events:
-    """The recording in an AEDAT 2.0, AEDAT 3.1, N-MNIST (.bin) or .npz file.
+    """The recording in a file: AEDAT 2.0, 3.1 or 4, Prophesee's DAT or RAW, N-MNIST (.bin), .npz or .csv.
 
-    `size` is the width and height of the sensor, if it is not the usual one of the format. A damaged file is an error,
-    or is read without its damage, which `Events.skipped` counts.
+    `size` is the width and height of the sensor, where the file does not state it and its format has no usual one. A
+    damaged file is an error, or is read without its damage, which `Events.skipped` counts.
     """
     try:
         content = Path(path).read_bytes()
@@ -28,14 +30,23 @@ def read(path: Path | str, *, size: tuple[int, int] | None = None, on_error: OnE
 def decode(content: bytes, source: str, *, size: tuple[int, int] | None = None, on_error: OnError = "raise") -> Events:
     """The recording in the content of the file `source`."""
     if content.startswith(aedat.MAGIC_2):
-        return aedat.decode_2(content, source, size or aedat.DVS128, on_error)
+        return aedat.decode_2(content, source, on_error)
     if content.startswith(aedat.MAGIC_3):
-        return aedat.decode_3(content, source, size or aedat.DVS128, on_error)
-    if source.endswith(".npz"):
-        return npz.decode(content, source, size, on_error)
-    if source.endswith(".bin"):
-        return binary.decode(content, source, size or binary.NMNIST, on_error)
+        return aedat.decode_3(content, source, size, on_error)
+    if content.startswith(aedat4.MAGIC):
+        return aedat4.decode(content, source, on_error)
+    if content.startswith(prophesee.MAGIC):
+        return prophesee.decode(content, source, size, on_error)
+    match Path(source).suffix.lower():
+        case ".npz":
+            return npz.decode(content, source, size, on_error)
+        case ".bin":
+            return binary.decode(content, source, size or binary.NMNIST, on_error)
+        case ".csv":
+            return csv.decode(content, source, size, on_error)
     if content:
-        raise ValueError(f"{source}: no recording at byte 0 in a known format: AEDAT 2.0, AEDAT 3.1, .bin or .npz")
+        raise ValueError(
+            f"{source}: no recording at byte 0 in a known format: AEDAT 2.0, 3.1 or 4, DAT, RAW, .npz, .csv or .bin"
+        )
     nothing = np.empty(0, np.int64)
     return checked(Problems(source, on_error), nothing, nothing, nothing, nothing, size or aedat.DVS128, lambda _: 0)

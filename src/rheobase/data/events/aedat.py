@@ -4,6 +4,7 @@
 one type of event; all but polarity events (special events, frames, ...) are skipped.
 """
 
+import re
 from struct import Struct
 
 import numpy as np
@@ -13,12 +14,13 @@ from rheobase.data.events.stream import Events, OnError, Problems, checked
 MAGIC_2, MAGIC_3 = b"#!AER-DAT2.0", b"#!AER-DAT3.1"
 HEADER_END = b"#!END-HEADER\r\n"
 DVS128 = (128, 128)
+CAMERAS = {"DVS128": DVS128, "DAVIS240": (240, 180), "DAVIS346": (346, 260), "DAVIS640": (640, 480)}
 SPECIAL = 0x8000  # address bit of external events in AEDAT 2.0
 POLARITY, LAST_TYPE = 1, 13  # types of packets in AEDAT 3.1
 PACKET = Struct("<HHIIIIII")  # type, source, size of an event, offset of its time, overflow, capacity, number, valid
 
 
-def decode_2(content: bytes, source: str, size: tuple[int, int] = DVS128, on_error: OnError = "raise") -> Events:
+def decode_2(content: bytes, source: str, on_error: OnError = "raise") -> Events:
     """AEDAT 2.0 of a DVS128: y, x and polarity in bits 8-14, 1-7 and 0 of an address, as the camera counts.
 
     Its viewer, jAER, mirrors x and calls a polarity of 0 brighter. Times have 32 bits: 71 minutes, then 0 again.
@@ -51,18 +53,20 @@ def decode_2(content: bytes, source: str, size: tuple[int, int] = DVS128, on_err
         (address >> 1) & 127,
         y,
         address & 1,
-        size,
+        DVS128,
         lambda i: start + 8 * int(kept[i]) if len(kept) else start,
     )
 
 
-def decode_3(content: bytes, source: str, size: tuple[int, int] = DVS128, on_error: OnError = "raise") -> Events:
-    """AEDAT 3.1: polarity events that are marked valid."""
+def decode_3(content: bytes, source: str, size: tuple[int, int] | None = None, on_error: OnError = "raise") -> Events:
+    """AEDAT 3.1: polarity events that are marked valid, of the camera that the header names."""
     problems = Problems(source, on_error)
     end_of_header = content.find(HEADER_END)
     if end_of_header < 0:
         problems.found("header", "a header without its last line, #!END-HEADER,", 0)
         end_of_header = len(content)
+    camera = re.search(rb"^#Source \d+: ([A-Z]+\d+)", content[:end_of_header], re.MULTILINE)
+    size = CAMERAS.get(camera[1].decode() if camera else "") or size or DVS128
     packets = _packets(content, end_of_header + len(HEADER_END), problems)
     words = [np.frombuffer(content, "<u4", 2 * n, start).reshape(-1, 2) for start, n, _ in packets]
     pairs = np.concatenate([np.empty((0, 2), "<u4"), *words])

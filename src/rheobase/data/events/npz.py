@@ -12,7 +12,7 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from rheobase.data.events.stream import Events, OnError, Problems, checked
+from rheobase.data.events.stream import LARGEST, Events, OnError, Problems, checked, fits, no_size
 
 SIDES = ("width", "height")
 EXPANSION = 1040  # deflate cannot make more of a byte
@@ -32,12 +32,10 @@ def decode(content: bytes, source: str, size: tuple[int, int] | None = None, on_
     found = arrays(content, source, ("t", "x", "y", "p", *SIDES))
     if missing := [name for name in ("t", "x", "y", "p") if name not in found]:
         raise ValueError(f"{source}: no array {missing[0]}; expected t, x, y and p of the same length")
-    if size is None:
-        if not all(name in found and found[name].ndim == 0 and found[name].dtype.kind in "iu" for name in SIDES):
-            raise ValueError(
-                f"{source}: no size of the sensor; store whole numbers width and height, or give size=(width, height)"
-            )
+    if all(name in found and found[name].ndim == 0 and found[name].dtype.kind in "iu" for name in SIDES):
         size = int(found["width"]), int(found["height"])
+    elif size is None:
+        raise no_size(source, "store whole numbers width and height")
     return from_arrays(found, source, size, on_error)
 
 
@@ -47,8 +45,8 @@ def from_arrays(found: dict[str, NDArray[Any]], source: str, size: tuple[int, in
         kinds = ", ".join(f"{c.dtype}{list(c.shape)}" for c in columns)
         raise ValueError(f"{source}: expected whole numbers t, x, y, p of the same length, got {kinds}")
     t, x, y, p = (c.astype(np.int64) for c in columns)
-    if not 0 < min(size) <= max(size) < 2**15:
-        raise ValueError(f"{source}: expected a sensor of 1 to 32767 pixels in width and height, got {size}")
+    if not fits(*size):
+        raise ValueError(f"{source}: expected a sensor of 1 to {LARGEST} pixels in width and height, got {size}")
     problems, kept = Problems(source, on_error, unit="event"), np.arange(len(t))
     impossible = (t < 0) | (x < 0) | (y < 0) | (p < 0) | (p > 1)
     if impossible.any():

@@ -1,7 +1,8 @@
-"""Slices of time as frames: what a network sees of a recording."""
+"""Slices of a recording as frames: what a network sees of it."""
 
 from functools import cache
 from types import ModuleType
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,25 +10,30 @@ from numpy.typing import NDArray
 from rheobase.data.events import counting
 from rheobase.data.events.stream import Events
 
+SliceBy = Literal["time", "count"]
+
 
 def slices(
     events: Events,
     *,
-    window: int,
     timesteps: int,
+    window: int = 0,
+    by: SliceBy = "time",
     size: tuple[int, int] | None = None,
     start: int | None = None,
     offset: int = 0,
     binary: bool = False,
 ) -> NDArray[np.unsignedinteger]:
-    """Events counted per polarity, cell and window of `window` microseconds: frames [T, 2, H, W].
+    """Events counted per polarity, cell and slice: frames [T, 2, H, W].
 
-    The first window begins `offset` microseconds after `start`, or after the first event. Pixel (x, y) falls into cell
-    (x * W // width, y * H // height) of `size` (W, H). A window without events is a frame of zeros; `binary` frames
-    tell only whether there were any. Counts have 8, 16 or 32 bits, the fewest that hold the largest of them.
+    A slice has `window` microseconds, or as many events where `by` is `count`; a window of 0 cuts all there is into
+    `timesteps` equal slices. The first begins `offset` microseconds after `start`, or after the first event. Pixel
+    (x, y) falls into cell (x * W // width, y * H // height) of `size` (W, H). A slice without events is a frame of
+    zeros; `binary` frames tell only whether there were any. Counts have 8, 16 or 32 bits, the fewest that hold the
+    largest of them.
     """
     width, height = size or (events.width, events.height)
-    edges = _edges(events, window, timesteps, (width, height), start, offset)
+    edges = _edges(events, window, timesteps, by, (width, height), start, offset)
     if binary:
         frames = np.empty((timesteps, 2 * height * width), np.uint8)
         _counter().count_bytes(frames, events, edges, width, height)
@@ -38,24 +44,40 @@ def slices(
 
 
 def count_into(
-    frames: NDArray[np.uint8], events: Events, *, window: int, start: int | None = None, offset: int = 0
+    frames: NDArray[np.uint8],
+    events: Events,
+    *,
+    window: int = 0,
+    by: SliceBy = "time",
+    start: int | None = None,
+    offset: int = 0,
 ) -> int:
     """Write the `slices` of these events to contiguous `frames` [T, 2, H, W]; a count stops at 255.
 
     The result is the number of events that were not counted for that.
     """
     timesteps, _, height, width = frames.shape
-    edges = _edges(events, window, timesteps, (width, height), start, offset)
+    edges = _edges(events, window, timesteps, by, (width, height), start, offset)
     return _counter().count_bytes(frames.reshape(timesteps, -1), events, edges, width, height)
 
 
 def _edges(
-    events: Events, window: int, timesteps: int, size: tuple[int, int], start: int | None, offset: int
+    events: Events,
+    window: int,
+    timesteps: int,
+    by: SliceBy,
+    size: tuple[int, int],
+    start: int | None,
+    offset: int,
 ) -> NDArray[np.int64]:
-    """The index of the first event of every window, and of the first one after the last."""
+    """The index of the first event of every slice, and of the first one after the last."""
     width, height = size
-    if window < 1 or timesteps < 1:
-        raise ValueError(f"expected a window and timesteps of at least 1, got {window} us and {timesteps}")
+    if window < 0 or timesteps < 1:
+        raise ValueError(
+            f"expected a window of 0 or more and timesteps of at least 1, got a window of {window} and {timesteps}"
+        )
+    if by not in get_args(SliceBy):
+        raise ValueError(f"slices are by time or by count, got '{by}'")
     if not (0 < width <= events.width and 0 < height <= events.height):
         raise ValueError(
             f"frames of {width} x {height} do not fit a sensor of {events.width} x {events.height}; "
@@ -63,9 +85,19 @@ def _edges(
         )
     if start is None:
         start = int(events.t[0]) if len(events) else 0
-    if not -(2**63) <= start + offset <= start + offset + window * timesteps < 2**63:
-        raise ValueError(f"windows from {start + offset} us on end at a time beyond 64 bits; give another start")
-    return np.searchsorted(events.t, start + offset + window * np.arange(timesteps + 1, dtype=np.int64))
+    start += offset
+    all_of_it = max(0, int(events.t[-1]) + 1 - start) if len(events) else 0
+    span = window * timesteps if window and by == "time" else all_of_it
+    if not -(2**63) <= start <= start + span < 2**63:
+        raise ValueError(f"windows from {start} us on end at a time beyond 64 bits; give another start")
+    steps = np.arange(timesteps + 1, dtype=np.int64)
+    if by == "count":
+        first = int(np.searchsorted(events.t, start))
+        rest = len(events) - first
+        return first + (np.minimum(min(window, rest) * steps, rest) if window else rest * steps // timesteps)
+    if window:
+        return np.searchsorted(events.t, start + window * steps)
+    return np.searchsorted(events.t, np.array([start + span * i // timesteps for i in range(timesteps + 1)], np.int64))
 
 
 @cache

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 OnError = Literal["raise", "skip"]
+LARGEST = 2**15 - 1  # side of a sensor in pixels
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,14 @@ class Events:
         part = slice(*np.searchsorted(self.t, (start, stop)))
         return Events.trusted(self.t[part], self.x[part], self.y[part], self.p[part], self.width, self.height)
 
+    def squared(self) -> "Events":
+        """The same on a square sensor with this one in its middle: what square frames can hold without distortion."""
+        side = max(self.width, self.height)
+        if self.width == self.height:
+            return self
+        x, y = self.x + np.uint16((side - self.width) // 2), self.y + np.uint16((side - self.height) // 2)
+        return Events.trusted(self.t, x, y, self.p, side, side, self.skipped)
+
 
 class Problems:
     """Raises at the first problem of a file, or counts all of them, as asked."""
@@ -87,6 +96,26 @@ class Problems:
         self.counts[kind] += count
 
 
+def sensor_of(text: str) -> tuple[int, int] | None:
+    """Width and height of a sensor given as 346x260; None for `none`."""
+    if text == "none":
+        return None
+    width, _, height = text.partition("x")
+    if not (width.isdecimal() and height.isdecimal() and fits(int(width), int(height))):
+        raise ValueError(f"sensor: expected its width and height like 346x260, or none, got '{text}'")
+    return int(width), int(height)
+
+
+def fits(width: int, height: int) -> bool:
+    """Whether a sensor can have this size."""
+    return 0 < min(width, height) <= max(width, height) <= LARGEST
+
+
+def no_size(source: str, how: str) -> ValueError:
+    """For a file that does not say what its sensor is; `how` it could."""
+    return ValueError(f"{source}: no size of the sensor; {how}, or give it (train: --set sensor=346x260)")
+
+
 def checked(
     problems: Problems,
     t: NDArray[np.int64],
@@ -104,9 +133,9 @@ def checked(
     index = np.arange(0)
     outside = (x >= width) | (y >= height)
     if outside.any():
-        first = int(outside.argmax())
-        what = f"an event at pixel ({x[first]}, {y[first]}), outside the sensor of {width} x {height},"
-        problems.found("outside", what, offset(first), int(outside.sum()))
+        first, number = int(outside.argmax()), int(outside.sum())
+        what = f"an event at pixel ({x[first]}, {y[first]}), one of {number} outside the sensor of {width} x {height},"
+        problems.found("outside", what, offset(first), number)
         index = np.flatnonzero(~outside)
         t, x, y, p = t[index], x[index], y[index], p[index]
     falls = t[1:] < t[:-1]

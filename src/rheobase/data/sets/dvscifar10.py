@@ -8,7 +8,7 @@ balanced: of every ten recordings of a class, in order of their numbers, the ten
 import re
 from pathlib import Path
 
-from rheobase.data.eventset import EventDataset, Slicing, build, jobs_of_files
+from rheobase.data.eventset import EventDataset, Option, Slicing, build, jobs_of_files
 from rheobase.data.expectation import expecting
 from rheobase.plugins import dataset
 
@@ -19,7 +19,7 @@ SPLITS = ("tenth", "first")
 @dataset
 @expecting(classes=CLASSES, channels=2, size=42, timesteps=10)
 def dvscifar10(
-    path: Path, *, size: int = 0, timesteps: int = 0, split: str = "tenth", **slicing: int | bool
+    path: Path, *, size: int = 0, timesteps: int = 0, split: str = "tenth", **slicing: Option
 ) -> EventDataset:
     """As in the paper: 10 slices of 5 ms, 42 x 42; from the first event on."""
     cut = Slicing(window=5_000, timesteps=10, size=42).changed(size=size, timesteps=timesteps, **slicing)

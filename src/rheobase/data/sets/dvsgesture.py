@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rheobase.data.cache import Recordings
 from rheobase.data.events import read
-from rheobase.data.eventset import EventDataset, Slicing, build, sliced
+from rheobase.data.eventset import EventDataset, Option, Slicing, build, sliced
 from rheobase.data.expectation import expecting
 from rheobase.plugins import dataset
 
@@ -27,7 +27,7 @@ Clip = tuple[int, int, int]  # label, start and end in microseconds
 
 @dataset
 @expecting(classes=CLASSES, channels=2, size=32, timesteps=40)
-def dvsgesture(path: Path, *, size: int = 0, timesteps: int = 0, **slicing: int | bool) -> EventDataset:
+def dvsgesture(path: Path, *, size: int = 0, timesteps: int = 0, **slicing: Option) -> EventDataset:
     """As in the paper: 40 slices of 30 ms from the labelled start, 32 x 32."""
     cut = Slicing(window=30_000, timesteps=40, size=32).changed(size=size, timesteps=timesteps, **slicing)
     folder = path / FOLDER if (path / FOLDER).is_dir() else path

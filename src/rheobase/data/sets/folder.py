@@ -11,10 +11,10 @@ import torch
 from rheobase.data.dataset import Dataset, Split, prefetch
 from rheobase.data.expectation import expecting
 from rheobase.data.files import SUFFIXES, Files
+from rheobase.data.folders import Classes, flat, split
 from rheobase.plugins import dataset
 
 IMAGENET_MEAN, IMAGENET_STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
-HELD_OUT = 5  # without a `val` folder every fifth image of a class is for testing
 LIMIT = 16 * 2**30
 BATCH = 256  # of images that are decoded to be kept
 
@@ -51,34 +51,10 @@ def _decoded(files: Files) -> Split:
 
 def _split(folder: Path, size: int) -> tuple[tuple[str, ...], Files, Files]:
     """Names of the classes, and the files for training and testing."""
-    if not folder.is_dir():
-        raise ValueError(f"{folder} is not a folder; give one with a sub-folder of images per class")
-    if (folder / "train").is_dir() and (folder / "val").is_dir():
-        train, test = _list(folder / "train"), _list(folder / "val")
-        if train.keys() != test.keys():
-            different = ", ".join(sorted(train.keys() ^ test.keys())[:5])
-            raise ValueError(f"train and val in {folder} have different classes: {different}")
-    else:
-        files = _list(folder)
-        train = {name: [p for i, p in enumerate(paths, 1) if i % HELD_OUT] for name, paths in files.items()}
-        test = {name: paths[HELD_OUT - 1 :: HELD_OUT] for name, paths in files.items()}
-        if not any(test.values()):
-            raise ValueError(f"{folder} needs at least {HELD_OUT} images in a class, or folders train and val")
+    train, test = split(folder, SUFFIXES, "images")
     return tuple(train), _files(train, size), _files(test, size)
 
 
-def _list(folder: Path) -> dict[str, list[Path]]:
-    classes = {}
-    for path in sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith(".")):
-        classes[path.name] = sorted(p for p in path.iterdir() if p.suffix.lower() in SUFFIXES)
-        if not classes[path.name]:
-            raise ValueError(f"{path} has no images; expected files like *.png or *.jpg")
-    if not classes:
-        raise ValueError(f"{folder} has no sub-folders; expected one with images for every class")
-    return classes
-
-
-def _files(classes: dict[str, list[Path]], size: int) -> Files:
-    paths = [path for group in classes.values() for path in group]
-    labels = [label for label, group in enumerate(classes.values()) for _ in group]
+def _files(classes: Classes, size: int) -> Files:
+    paths, labels = flat(classes)
     return Files(paths, torch.tensor(labels), size)

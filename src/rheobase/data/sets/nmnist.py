@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from rheobase.data.cache import Recordings
 from rheobase.data.events import binary, npz
-from rheobase.data.eventset import EventDataset, Slicing, build, jobs_of_files, sliced
+from rheobase.data.eventset import EventDataset, Option, Slicing, build, jobs_of_files, sliced
 from rheobase.data.expectation import expecting
 from rheobase.plugins import dataset
 
@@ -23,7 +23,7 @@ CLASSES = tuple("0123456789")
 
 @dataset
 @expecting(classes=CLASSES, channels=2, size=34, timesteps=6)
-def nmnist(path: Path, *, size: int = 0, timesteps: int = 0, **slicing: int | bool) -> EventDataset:
+def nmnist(path: Path, *, size: int = 0, timesteps: int = 0, **slicing: Option) -> EventDataset:
     """6 slices of 50 ms at full size: two for each of the three movements of the camera."""
     cut = Slicing(window=50_000, timesteps=6, size=34).changed(size=size, timesteps=timesteps, **slicing)
     if path.suffix == ".npz":

@@ -14,7 +14,7 @@ from torch import Tensor
 from rheobase.data.cache import Recordings
 from rheobase.data.dataset import Split
 from rheobase.data.events import simulate
-from rheobase.data.eventset import EventDataset, Slicing, build, sliced
+from rheobase.data.eventset import EventDataset, Option, Slicing, build, sliced
 from rheobase.data.expectation import expecting
 from rheobase.data.fingerprint import fingerprint
 from rheobase.data.sets import cifar, digits, dvscifar10
@@ -35,7 +35,7 @@ class Camera:
 
 @dataset("digits-dvs")
 @expecting(classes=digits.CLASSES, channels=2, size=16, timesteps=5, simulated=True)
-def digits_dvs(path: Path, *, size: int = 0, timesteps: int = 0, **slicing: int | bool) -> EventDataset:
+def digits_dvs(path: Path, *, size: int = 0, timesteps: int = 0, **slicing: Option) -> EventDataset:
     """The 1797 digits at 16 x 16, 5 slices of 20 ms, split as the digits are."""
     cut = Slicing(window=20_000, timesteps=5, size=16).changed(size=size, timesteps=timesteps, **slicing)
     source = digits.digits()
@@ -50,7 +50,7 @@ def digits_dvs(path: Path, *, size: int = 0, timesteps: int = 0, **slicing: int 
 @dataset("dvscifar10-simulated")
 @expecting(classes=dvscifar10.CLASSES, channels=2, size=42, timesteps=10, simulated=True)
 def dvscifar10_simulated(
-    path: Path, *, size: int = 0, timesteps: int = 0, download: bool = False, **slicing: int | bool
+    path: Path, *, size: int = 0, timesteps: int = 0, download: bool = False, **slicing: Option
 ) -> EventDataset:
     """The 10 000 test images of CIFAR-10, 1000 of each class, sliced and split as DVS-CIFAR10."""
     cut = Slicing(window=5_000, timesteps=10, size=42).changed(size=size, timesteps=timesteps, **slicing)

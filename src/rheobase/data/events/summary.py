@@ -1,0 +1,59 @@
+"""What is in a recording, in few numbers, and its pictures: how often every cell fired, and the rate over time."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rheobase.data.events.slicing import slices
+from rheobase.data.events.stream import Events
+
+PARTS = 100  # of a recording, for its rate over time
+SIDE = 128  # of the picture, at most
+
+
+@dataclass(frozen=True)
+class Summary:
+    events: int
+    width: int
+    height: int
+    seconds: float
+    """From the first to the last event."""
+    brighter: float
+    """Share of the events."""
+    gaps: list[tuple[float, float]]
+    """Pauses that are long enough: seconds from the first event to their beginning, and of their length."""
+    rates: list[float]
+    """Events per second in every one of the equal parts of the recording."""
+    picture: NDArray[np.int64]
+    """Events per polarity and cell, [2, H, W]; square, with the sensor in its middle."""
+    skipped: Mapping[str, int]
+    """Damage in the file: kind of problem to number of times."""
+
+    @property
+    def rate(self) -> float:
+        """Events per second; 0 where they are all at the same time."""
+        return self.events / self.seconds if self.seconds else 0.0
+
+
+def summary(events: Events, gap: int) -> Summary:
+    """`gap` is the number of microseconds from which on a pause counts as one."""
+    t, square = events.t, events.squared()
+    start, end = (int(t[0]), int(t[-1])) if len(t) else (0, 0)
+    pauses = np.diff(t)
+    before = np.flatnonzero(pauses >= gap)
+    edges = [start + (end + 1 - start) * i // PARTS for i in range(PARTS + 1)]
+    counts = np.diff(np.searchsorted(t, np.array(edges, np.int64)))
+    side = min(SIDE, square.width)
+    return Summary(
+        events=len(events),
+        width=events.width,
+        height=events.height,
+        seconds=(end - start) / 1e6,
+        brighter=float(events.p.mean()) if len(t) else 0.0,
+        gaps=[(float(t[i] - start) / 1e6, float(pauses[i]) / 1e6) for i in before],
+        rates=(counts * (PARTS * 1e6 / (end + 1 - start))).tolist(),
+        picture=slices(square, timesteps=1, size=(side, side))[0].astype(np.int64),
+        skipped=dict(events.skipped),
+    )

@@ -1,0 +1,45 @@
+"""Folders with a sub-folder of files per class: what is in them, and which of it is for testing."""
+
+from collections.abc import Collection
+from pathlib import Path
+
+HELD_OUT = 5  # without a `val` folder every fifth file of a class, in order of their names, is for testing
+
+Classes = dict[str, list[Path]]
+
+
+def split(folder: Path, suffixes: Collection[str], what: str) -> tuple[Classes, Classes]:
+    """The files for training and for testing of every class; `what` they are called."""
+    if not folder.is_dir():
+        raise ValueError(f"{folder} is not a folder; give one with a sub-folder of {what} per class")
+    if (folder / "train").is_dir() and (folder / "val").is_dir():
+        train, test = (_listed(folder / part, suffixes, what) for part in ("train", "val"))
+        if train.keys() != test.keys():
+            different = ", ".join(sorted(train.keys() ^ test.keys())[:5])
+            raise ValueError(f"train and val in {folder} have different classes: {different}")
+        return train, test
+    files = _listed(folder, suffixes, what)
+    train = {name: [p for i, p in enumerate(paths, 1) if i % HELD_OUT] for name, paths in files.items()}
+    test = {name: paths[HELD_OUT - 1 :: HELD_OUT] for name, paths in files.items()}
+    if not any(test.values()):
+        raise ValueError(f"{folder} needs at least {HELD_OUT} {what} in a class, or folders train and val")
+    return train, test
+
+
+def flat(classes: Classes) -> tuple[list[Path], list[int]]:
+    """All files, and the numbers of their classes."""
+    paths = [path for group in classes.values() for path in group]
+    return paths, [label for label, group in enumerate(classes.values()) for _ in group]
+
+
+def _listed(folder: Path, suffixes: Collection[str], what: str) -> Classes:
+    classes = {}
+    for path in sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith(".")):
+        files = (p for p in path.iterdir() if p.suffix.lower() in suffixes and not p.name.startswith("."))
+        classes[path.name] = sorted(files)
+        if not classes[path.name]:
+            few = " or ".join(f"*{suffix}" for suffix in sorted(suffixes))
+            raise ValueError(f"{path} has no {what}; expected files like {few}")
+    if not classes:
+        raise ValueError(f"{folder} has no sub-folders; expected one with {what} for every class")
+    return classes

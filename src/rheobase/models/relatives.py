@@ -1,0 +1,96 @@
+"""Networks that the field compares with the paper's: other residual connections, and none. A function each."""
+
+from typing import Any
+
+from rheobase.models.blocks import DenseHead, GlobalHead, MSBlock, PooledBlock, PooledHead, SEWBlock, SEWBottleneck
+from rheobase.models.networks import stem
+from rheobase.models.spiking_net import Block, SpikingNet, Stage
+from rheobase.plugins import network
+
+DEPTHS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3)}
+
+
+def _for_imagenet(block: Block, depth: int, in_channels: int, **options: Any) -> SpikingNet:
+    """The frame of the paper's ResNet-34: strides instead of max pooling."""
+    stages: list[Stage] = [(block, 64 * 2**i, count, 2) for i, count in enumerate(DEPTHS[depth])]
+    return SpikingNet(stem=stem(in_channels, 64, kernel=7, stride=2), stages=stages, head=GlobalHead, **options)
+
+
+def _for_cifar(block: Block, in_channels: int, **options: Any) -> SpikingNet:
+    """The frame of the paper's ResNet-19."""
+    stages: list[Stage] = [(block, 128, 3, 1), (block, 256, 3, 2), (block, 512, 2, 2)]
+    return SpikingNet(stem=stem(in_channels, 128), stages=stages, head=PooledHead, **options)
+
+
+@network
+def sew_resnet18(num_classes: int = 1000, in_channels: int = 3, image_size: int = 224, **options: Any) -> SpikingNet:
+    """SEW-ResNet (Fang et al. 2021): spikes are added. For ImageNet."""
+    return _for_imagenet(SEWBlock, 18, in_channels, num_classes=num_classes, image_size=image_size, **options)
+
+
+@network
+def sew_resnet34(num_classes: int = 1000, in_channels: int = 3, image_size: int = 224, **options: Any) -> SpikingNet:
+    """SEW-ResNet-34, for ImageNet."""
+    return _for_imagenet(SEWBlock, 34, in_channels, num_classes=num_classes, image_size=image_size, **options)
+
+
+@network
+def sew_resnet50(num_classes: int = 1000, in_channels: int = 3, image_size: int = 224, **options: Any) -> SpikingNet:
+    """SEW-ResNet-50, for ImageNet, of bottleneck blocks."""
+    return _for_imagenet(SEWBottleneck, 50, in_channels, num_classes=num_classes, image_size=image_size, **options)
+
+
+@network
+def sew_resnet19(num_classes: int = 10, in_channels: int = 3, image_size: int = 32, **options: Any) -> SpikingNet:
+    """The paper's ResNet-19 with added spikes."""
+    return _for_cifar(SEWBlock, in_channels, num_classes=num_classes, image_size=image_size, **options)
+
+
+@network
+def ms_resnet18(num_classes: int = 1000, in_channels: int = 3, image_size: int = 224, **options: Any) -> SpikingNet:
+    """MS-ResNet (Hu et al. 2021): currents are added up. For ImageNet."""
+    return _for_imagenet(MSBlock, 18, in_channels, num_classes=num_classes, image_size=image_size, **options)
+
+
+@network
+def ms_resnet34(num_classes: int = 1000, in_channels: int = 3, image_size: int = 224, **options: Any) -> SpikingNet:
+    """MS-ResNet-34, for ImageNet."""
+    return _for_imagenet(MSBlock, 34, in_channels, num_classes=num_classes, image_size=image_size, **options)
+
+
+@network
+def ms_resnet19(num_classes: int = 10, in_channels: int = 3, image_size: int = 32, **options: Any) -> SpikingNet:
+    """The paper's ResNet-19 with currents that are added up."""
+    return _for_cifar(MSBlock, in_channels, num_classes=num_classes, image_size=image_size, **options)
+
+
+@network
+def vgg11(num_classes: int = 10, in_channels: int = 3, image_size: int = 32, **options: Any) -> SpikingNet:
+    """Eight convolutions and average pools, for images of 32 pixels; one decoding layer."""
+    return _vgg((0, 1, 2, 2, 2), in_channels, num_classes=num_classes, image_size=image_size, **options)
+
+
+@network
+def vgg16(num_classes: int = 10, in_channels: int = 3, image_size: int = 32, **options: Any) -> SpikingNet:
+    """Thirteen convolutions and average pools, for images of 32 pixels; one decoding layer."""
+    return _vgg((1, 2, 3, 3, 3), in_channels, num_classes=num_classes, image_size=image_size, **options)
+
+
+def _vgg(counts: tuple[int, ...], in_channels: int, **options: Any) -> SpikingNet:
+    """`counts` are the convolutions at 32, 16, 8, 4 and 2 pixels, without the first one."""
+    sizes = zip((64, 128, 256, 512, 512), counts, (1, 2, 2, 2, 2), strict=True)
+    stages: list[Stage] = [(PooledBlock, width, count, stride) for width, count, stride in sizes]
+    return SpikingNet(stem=stem(in_channels, 64), stages=stages, head=GlobalHead, **options)
+
+
+@network
+def cifarnet(num_classes: int = 10, in_channels: int = 3, image_size: int = 32, **options: Any) -> SpikingNet:
+    """Five convolutions and two hidden layers (Wu et al. 2019), which Table 1 compares with."""
+    stages: list[Stage] = [
+        (PooledBlock, 256, 1, 1),
+        (PooledBlock, 512, 1, 2),
+        (PooledBlock, 1024, 1, 2),
+        (PooledBlock, 512, 1, 1),
+    ]
+    options |= {"num_classes": num_classes, "image_size": image_size}
+    return SpikingNet(stem=stem(in_channels, 128), stages=stages, head=DenseHead, **options)
