@@ -7,40 +7,19 @@ import signal
 import subprocess
 import sys
 import time
-import warnings
 from pathlib import Path
 
 import pytest
 
-from rheobase import __version__, cli
+from rheobase import __version__
 from rheobase.models import MODELS
 from rheobase.recipes import RECIPES
+from tests.cli.here import Here
 
 
 def rheobase(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "rheobase", *arguments]
     return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=240)
-
-
-class Here:
-    """Runs the command line in this process, in an empty folder."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], folder: Path) -> None:
-        self.monkeypatch, self.capsys, self.folder = monkeypatch, capsys, folder
-        monkeypatch.chdir(folder)
-        monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
-
-    def __call__(self, *arguments: str) -> tuple[int, str, str]:
-        """Exit code, output, messages."""
-        self.monkeypatch.setattr(sys, "argv", ["rheobase", *arguments])
-        with pytest.raises(SystemExit) as end:
-            cli.main()
-        return int(end.value.code or 0), *self.capsys.readouterr()
-
-
-@pytest.fixture
-def here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Here:
-    return Here(monkeypatch, capsys, tmp_path)
 
 
 def table(output: str) -> dict[str, list[str]]:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from rheobase.models import MODELS, build
+from rheobase.nn import somas, watched
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,14 @@ def synapses(network: nn.Module, shape: tuple[int, ...]) -> list[Layer]:
         network.eval()(torch.empty(1, *shape, device="meta"), 1)
     for handle in handles:
         handle.remove()
+    return found
+
+
+def neurons(network: nn.Module, shape: tuple[int, ...]) -> dict[str, int]:
+    """How many neurons every soma of a network on the meta device has, for images of `shape` [C, H, W]."""
+    found: dict[str, int] = {}
+    with torch.no_grad(), watched(network, somas(network), lambda name, s: found.update({name: s[0, 0].numel()})):
+        network(torch.empty(1, *shape, device="meta"), 1)
     return found
 
 

@@ -2,7 +2,8 @@
 
 import shlex
 from pathlib import Path
-from typing import Annotated
+from textwrap import fill
+from typing import Annotated, Any
 
 import typer
 from rich.box import SIMPLE
@@ -21,6 +22,7 @@ RECIPE_HELP = "Name of a recipe; `rheobase recipes` lists them."
 SettingsOption = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting of the recipe.")
 ]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document, for other programs.")]
 
 _plugins: list[str] = []  # of this command line
 
@@ -51,8 +53,21 @@ def table(*headings: str, last: str | None = None) -> Table:
     for heading in headings:
         found.add_column(heading, no_wrap=True)
     if last is not None:
-        found.add_column(last)
+        found.add_column(last, overflow="fold")
     return found
+
+
+def print_json(content: Any) -> None:
+    """One strict JSON document, for a command that prints nothing else; what is not a number is null."""
+    from rheobase.files import finite_or_null, strict_json
+
+    typer.echo(strict_json(finite_or_null(content), "the output", indent=1))
+
+
+def print_wrapped(text: str, first: str = "", rest: str = "  ") -> None:
+    """A paragraph in lines that fit, broken between words; `first` and `rest` begin the first and the others."""
+    if text:
+        console.print(fill(text, console.width, initial_indent=first, subsequent_indent=rest))
 
 
 def target_file(path: Path, kind: str) -> Path:

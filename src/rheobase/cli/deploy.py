@@ -10,11 +10,13 @@ import typer
 from rheobase.cli.common import (
     DataOption,
     DeviceOption,
+    JsonOption,
     NetworkArgument,
     PluginOption,
     RunArgument,
     command_line,
     console,
+    print_json,
     print_next,
     table,
     target_file,
@@ -140,6 +142,7 @@ def predict(
     network: NetworkArgument,
     images: Annotated[list[Path], typer.Argument(help="Images, recordings or .npy arrays, or folders of them.")],
     top: Annotated[int, typer.Option(min=1, help="Classes to show.")] = 3,
+    json: JsonOption = False,
     plugin: PluginOption = None,
 ) -> None:
     """Classify images or recordings: the most likely classes and their probabilities."""
@@ -151,24 +154,30 @@ def predict(
 
     found = open_network(open_run(network))
     stated = about(found, network)
-    classes, unread = stated.data.classes, 0
-    paths = find(images, stated.data)
+    classes, paths = stated.data.classes, find(images, stated.data)
+    seen: list[dict[str, object]] = []
+    left_out: list[dict[str, str]] = []
     for path in paths:
         try:
             x = read(path, stated.data).to(input_dtype(found))
         except ValueError as error:
             if len(paths) == 1:
                 raise
-            console.print(f"left out: {error}")
-            unread += 1
+            left_out.append({"file": str(path), "reason": str(error)})
+            if not json:
+                console.print(f"left out: {error}")
             continue
         with torch.no_grad():
             share = readout(found(x, stated.recipe.timesteps if x.ndim == 4 else None)).softmax(1)[0]
         best = share.topk(min(top, len(classes)))
-        pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
-        console.print(f"{path}: {', '.join(f'{classes[k]} {100 * p:.1f} %' for k, p in pairs)}")
-    if unread:
-        raise ValueError(f"{unread} of {len(paths)} files could not be read")
+        pairs = [(classes[k], p) for k, p in zip(best.indices.tolist(), best.values.tolist(), strict=True)]
+        seen.append({"file": str(path), "classes": [{"class": name, "probability": p} for name, p in pairs]})
+        if not json:
+            console.print(f"{path}: {', '.join(f'{name} {100 * p:.1f} %' for name, p in pairs)}")
+    if json:
+        print_json({"network": str(network), "images": seen, "left_out": left_out})
+    if left_out:
+        raise ValueError(f"{len(left_out)} of {len(paths)} files could not be read")
 
 
 def deploy(run: Path) -> None:

@@ -1,6 +1,10 @@
 """The commands that train and measure: demo, train, eval. `register` adds them to the command line."""
 
+import gc
 import os
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,12 +15,14 @@ from rheobase.cli.common import (
     RECIPE_HELP,
     DataOption,
     DeviceOption,
+    JsonOption,
     NetworkArgument,
     PluginOption,
     SettingsOption,
     command_line,
     console,
     ordinal,
+    print_json,
     print_next,
     table,
 )
@@ -50,6 +56,8 @@ def demo(
     recipe = recipes.get("demo").changed([f"seed={seed}"])
     console.print(f"{recipe.network}, {recipe.timesteps} timesteps, on 1797 hand-written digits")
     run = _fit(recipe, out=out, device=device)
+    if not _leads():
+        return
     deploy.deploy(run.folder)
     console.print(f"report, for a browser: {analysis.write_report(run.folder)}")
     print_next(
@@ -67,6 +75,10 @@ def train(
     data: DataOption = None,
     out: OutOption = None,
     resume: Annotated[Path | None, typer.Option(help="Continue the run in this folder.")] = None,
+    go_on: Annotated[bool, typer.Option("--continue", help="Go on with what is in --out, or else start it.")] = False,
+    seeds: Annotated[
+        str | None, typer.Option(metavar="0,1,2", help="A run for each seed, one after the other.")
+    ] = None,
     device: DeviceOption = "auto",
     seed: Annotated[int | None, typer.Option(help="Seed of all random numbers.")] = None,
     download: Annotated[bool, typer.Option("--download", help="Get the data set if it is not there.")] = False,
@@ -84,17 +96,88 @@ def train(
     if save_every is not None:
         options["save_every"] = save_every
     if resume is not None:
-        if recipe or changes or out:
-            raise ValueError("--resume continues a run as it began; leave out RECIPE, --set, --seed and --out")
-        run = _fit(None, out=resume, resume=True, **options)
+        if recipe or changes or out or go_on or seeds:
+            raise ValueError(
+                "--resume continues a run as it began; leave out RECIPE, --set, --seed, --seeds, --out and --continue"
+            )
+        run: Run | None = _fit(None, out=resume, resume=True, **options)
     elif recipe is None:
         raise ValueError(f"which recipe? choose one of {', '.join(recipes.RECIPES)}, or --resume a run")
+    elif go_on and out is None:
+        raise ValueError("--continue needs --out, the folder of the run to start or to go on with")
+    elif seeds is not None:
+        if seed is not None:
+            raise ValueError("--seed is for one run, --seeds for several; leave one of them out")
+        chosen = [recipes.get(recipe).changed([*changes, f"seed={s}"]) for s in _distinct(seeds)]
+        again = ["train", recipe, *(f"--set={s}" for s in changes), f"--seeds={seeds}"]
+        _fit_several(chosen, out, again, go_on=go_on, **options)
+        return
     else:
-        run = _fit(recipes.get(recipe).changed(changes), out=out, **options)
+        run = _start_or_go_on(recipes.get(recipe).changed(changes), out, go_on=go_on, **options)
+    if not _leads():
+        return
+    if run is None:
+        print_next((command_line("train", recipe, "--from", out, data=data), "fine-tune it"))
+        return
     print_next(
         (command_line("eval", run.folder, data=data), "measure the network again"),
         (command_line("export", run.folder, "--to", "nir"), "the network for neuromorphic hardware"),
     )
+
+
+def _distinct(seeds: str) -> list[str]:
+    found = [seed.strip() for seed in seeds.split(",")]
+    if not all(seed.isdecimal() for seed in found) or len({int(seed) for seed in found}) < len(found):
+        raise ValueError(f"--seeds: expected different whole numbers with commas between them, got '{seeds}'")
+    return found
+
+
+def _start_or_go_on(recipe: "Recipe", out: Path | None, *, go_on: bool, **options: Any) -> "Run | None":
+    """The run of `recipe` in `out`, trained to its end; None, and a sentence, if it was at its end already."""
+    from rheobase.train.standing import Standing, standing
+
+    found = standing(out, recipe) if go_on and out is not None else Standing.NEW
+    if found is Standing.FINISHED:
+        if _leads():
+            console.print(f"{out} is finished: {recipe.epochs} epochs of {recipe.name}, seed {recipe.seed}")
+        return None
+    return _fit(recipe, out=out, resume=found is Standing.UNFINISHED, **options)
+
+
+def _fit_several(
+    chosen: "list[Recipe]", out: Path | None, again: Sequence[object], *, go_on: bool, **options: Any
+) -> None:
+    """Train the same recipe from several seeds, in a folder each; what is there already is left as it is."""
+    from rheobase.report.comparison import percent
+    from rheobase.tasks.compare import Spread
+    from rheobase.train import choose_device, distributed
+    from rheobase.train.progress import process_seconds
+    from rheobase.train.runs import Run
+    from rheobase.train.standing import folder_of_several, standing
+
+    # one group of processes for all runs
+    together = distributed.team(choose_device(options["device"])) if _world() > 1 else nullcontext()
+    with folder_of_several(out, chosen[0].name, go_on=go_on, alone=_world() == 1) as whole, together:
+        folders = [whole / f"seed-{recipe.seed}" for recipe in chosen]
+        for folder, recipe in zip(folders, chosen, strict=True):
+            standing(folder, recipe)  # a run that could not go on is found before the first one starts
+        for i, (folder, recipe) in enumerate(zip(folders, chosen, strict=True)):
+            if _leads():
+                console.print(f"seed {recipe.seed}, {i + 1} of {len(chosen)}")
+            gc.collect()  # the network before holds itself, and its memory, by a cycle of references
+            words = [*again, "--out", whole, "--continue"]
+            began = process_seconds() if i else 0.0
+            _start_or_go_on(recipe, folder, go_on=True, again=words, began=began, **options)
+    if not _leads():
+        return
+    rows = [Run(folder).rows() for folder in folders]
+    last = Spread.of([run[-1]["test_accuracy"] for run in rows])
+    best = Spread.of([max(row["test_accuracy"] for row in run if "test_accuracy" in row) for run in rows])
+    console.print(
+        f"test accuracy of {len(rows)} seeds: {percent(asdict(last))} % after the last epoch "
+        f"(best epoch {percent(asdict(best))} %)"
+    )
+    print_next((command_line("compare", whole), "compare the runs"))
 
 
 def evaluate(
@@ -102,12 +185,16 @@ def evaluate(
     data: DataOption = None,
     timesteps: Annotated[int | None, typer.Option(help="Other than the network was trained with.")] = None,
     device: DeviceOption = "auto",
+    json: JsonOption = False,
     plugin: PluginOption = None,
 ) -> None:
     """Measure a trained network on its test images."""
     from rheobase.tasks.evaluate import evaluate_run
 
     found = evaluate_run(network, data=data, timesteps=timesteps, device=device)
+    if json:
+        print_json({"network": str(network), **asdict(found)})
+        return
     _print_rates(found.firing_rates)
     which = f"every {ordinal(found.held_out)} one, held out from training" if found.held_out else "all test images"
     console.print(
@@ -117,9 +204,27 @@ def evaluate(
         console.print(SIMULATED_NOTE)
 
 
+def _world() -> int:
+    """How many processes torchrun started."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def _leads() -> bool:
+    """Whether this process speaks for all that torchrun started."""
+    return os.environ.get("RANK", "0") == "0"
+
+
 def _fit(
-    recipe: "Recipe | None", *, device: str, data: Path | None = None, tensorboard: bool = False, **options: Any
+    recipe: "Recipe | None",
+    *,
+    device: str,
+    data: Path | None = None,
+    tensorboard: bool = False,
+    began: float = 0.0,
+    again: Sequence[object] = (),
+    **options: Any,
 ) -> "Run":
+    """Train, and show how it went; `again` is the command that goes on after Ctrl-C, if not --resume."""
     from rheobase import train
     from rheobase.train.advice import on_cpu
     from rheobase.train.heap import keep_freed_memory
@@ -134,12 +239,17 @@ def _fit(
 
         reporter = TensorBoard(reporter)
     try:
-        run = train.fit(recipe, device=device, data=data, reporter=reporter, began=0.0, **options)
+        run = train.fit(recipe, device=device, data=data, reporter=reporter, began=began, **options)
     except train.Interrupted as stop:
-        typer.echo(f"{stop}; continue with: {command_line('train', '--resume', stop.folder, data=data)}", err=True)
+        line = command_line(*(again or ("train", "--resume", stop.folder)), data=data)
+        typer.echo(f"{stop}; continue with: {line}", err=True)
         raise typer.Exit(130) from None
-    if os.environ.get("RANK", "0") != "0":
-        raise typer.Exit
+    if _leads():
+        _show(run)
+    return run
+
+
+def _show(run: "Run") -> None:
     rows = run.rows()
     if not rows:
         raise ValueError(f"{run.metrics} is not there, and the run is at its end: nothing to show")
@@ -157,7 +267,6 @@ def _fit(
 
         learning_curves(rows, run.folder / "curves.png")
         console.print(f"learning curves {run.folder / 'curves.png'}")
-    return run
 
 
 def _print_rates(rates: dict[str, float]) -> None:

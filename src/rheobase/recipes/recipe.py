@@ -10,11 +10,18 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
+    """The settings of a run. What stands below a field is its meaning, here and in `rheobase recipes NAME`."""
+
     name: str
+    """Of the recipe; runs without a folder of their own are called after it."""
     data: str
+    """Data set."""
     network: str
+    """Network; `rheobase models` lists ours."""
     timesteps: int
+    """T: steps that the network takes for one image, or slices of a recording."""
     epochs: int
+    """Passes over the training images."""
     batch_size: int
     """Images per optimiser step, over all processes together."""
 
@@ -27,8 +34,11 @@ class Recipe:
     sensor: str = "none"
     """Width and height of the sensor, like 346x260, of recordings that do not state theirs."""
     decay: float = 0.25
+    """Share of its potential that a neuron keeps from one step to the next."""
     v_th: float = 0.5
+    """Threshold above which a neuron fires."""
     width: float = 1.0
+    """Width of the surrogate: how far from the threshold a spike has a gradient."""
     surrogate: str = "rectangle"
     """The derivative of a spike: rectangle (the paper's), triangle, sigmoid or atan, as high as 1 / width."""
     reset: Literal["hard", "soft"] = "hard"
@@ -41,25 +51,32 @@ class Recipe:
     """What the network's somas are made of; `relu`: the twin without spikes, of one timestep."""
 
     optimizer: str = "sgd"
+    """Optimiser: `sgd`, `adamw`, or one of a plugin."""
     lr: float = 0.1
+    """Learning rate that the schedule starts from."""
     momentum: float = 0.9
     """Of SGD; the first beta of AdamW."""
     nesterov: bool = False
+    """Nesterov's momentum, for SGD."""
     weight_decay: float = 0.0
-    """Not applied to tdBN and biases."""
+    """Weight decay of the optimiser; tdBN and biases have none."""
     schedule: Literal["step", "cosine"] = "step"
+    """How the learning rate falls: in steps, or along a cosine to 0."""
     step_epochs: int = 35
     """The step schedule multiplies the learning rate by 0.1 every so many epochs."""
     warmup_epochs: float = 0.0
+    """Epochs in which the learning rate rises from 0."""
 
     loss: str = "mean"
     """`mean`: cross-entropy of the mean output (Eq. 11-13); `steps`: mean of the cross-entropies of all steps (TET)."""
     label_smoothing: float = 0.0
+    """Share of a label that is spread over all classes."""
     average: float = 0.0
     """Decay per step of the moving average of weights that is evaluated and kept; 0: no average."""
     short_timesteps: int = 0
+    """Timesteps in the first `short_epochs` epochs."""
     short_epochs: int = 0
-    """The first `short_epochs` epochs run with `short_timesteps` steps."""
+    """How many epochs at the beginning run with `short_timesteps` steps."""
 
     padding: int = 0
     """Random crop: images move by up to so many pixels."""
@@ -70,14 +87,18 @@ class Recipe:
     time_jitter: int = 0
     """Event sequences begin up to so many steps earlier or later."""
     cutout: int = 0
+    """Side of the square that is blanked out at a random place of every image; 0: none."""
     policy: Literal["none", "trivial"] = "none"
-    """TrivialAugment: one random operation of random strength per image."""
+    """`trivial` is TrivialAugment: one random operation of random strength per image."""
 
     precision: Literal["fp64", "fp32", "bf16", "fp16"] = "fp32"
+    """Arithmetic of the step."""
     memory: Literal["speed", "packed", "recompute"] = "speed"
+    """What is kept for the backward pass: all, spikes as bits, or as little as possible; gradients are the same."""
     evaluate_every: int = 1
     """Epochs between two evaluations; the last epoch is always evaluated."""
     seed: int = 0
+    """Of all random numbers: weights, order, augmentation."""
 
     def __post_init__(self) -> None:
         for name, kind in get_type_hints(Recipe).items():

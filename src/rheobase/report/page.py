@@ -3,17 +3,17 @@
 import json
 from collections.abc import Mapping, Sequence
 from html import escape
-from importlib.resources import files
-from string import Template
 from typing import Any
 
 from rheobase.report import svg
+from rheobase.report.layout import document
+from rheobase.report.layout import joule as _joule
+from rheobase.report.layout import section as _section
 
 
 def render(data: Mapping[str, Any]) -> str:
     """The page for what `tasks.inspect.inspect_run` found."""
     recipe = data["recipe"]
-    page = Template((files("rheobase.report") / "page.html").read_text())
     sections = [
         _curves(data["rows"]),
         _timesteps(data["accuracy_by_timesteps"], recipe["timesteps"], data["images"]),
@@ -26,11 +26,11 @@ def render(data: Mapping[str, Any]) -> str:
         _reproduce(data["command"], data["environment"]),
     ]
     source = f"{recipe['data']} (simulated recordings)" if data["simulated"] else recipe["data"]
-    return page.substitute(
-        title=escape(f"{recipe['name']}: a spiking network from inside"),
-        lead=escape(f"{recipe['network']} on {source}, {recipe['timesteps']} timesteps, run {data['folder']}"),
-        facts=_facts(data),
-        sections="".join(sections),
+    return document(
+        f"{recipe['name']}: a spiking network from inside",
+        f"{recipe['network']} on {source}, {recipe['timesteps']} timesteps, run {data['folder']}",
+        _facts(data),
+        sections,
     )
 
 
@@ -41,7 +41,7 @@ def _folded(data: Mapping[str, Any]) -> list[str]:
     return [_operations(data["operations"], data["recipe"]["timesteps"]), _network(data["graph"], data["layers"])]
 
 
-def _facts(data: Mapping[str, Any]) -> str:
+def _facts(data: Mapping[str, Any]) -> dict[str, str]:
     tested = [row["test_accuracy"] for row in data["rows"] if "test_accuracy" in row]
     done, layers = data["operations"], data["layers"]
     neurons = sum(layer["neurons"] for layer in layers)
@@ -56,11 +56,7 @@ def _facts(data: Mapping[str, Any]) -> str:
             "energy per image, 45 nm": _joule(done["joule"]),
             "the same without spikes": _joule(done["dense_joule"]),
         }
-    return "".join(f"<div><dt>{escape(k)}</dt><dd>{escape(v)}</dd></div>" for k, v in facts.items())
-
-
-def _section(title: str, note: str, body: str, kind: str = "") -> str:
-    return f'<section class="{kind}"><h2>{escape(title)}</h2><p class="note">{escape(note)}</p>{body}</section>'
+    return facts
 
 
 def _curves(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -193,10 +189,3 @@ def _count(value: float) -> str:
         if value >= size:
             return f"{value / size:.3g} {unit}"
     return f"{value:.3g}"
-
-
-def _joule(value: float) -> str:
-    for unit, size in (("mJ", 1e-3), ("uJ", 1e-6), ("nJ", 1e-9)):
-        if value >= size:
-            return f"{value / size:.3g} {unit}"
-    return f"{value / 1e-12:.3g} pJ"

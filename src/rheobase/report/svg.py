@@ -11,13 +11,15 @@ from typing import Any
 Series = Mapping[str, tuple[Sequence[float], Sequence[float]]]
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 360, 210, 46, 34, 8
 DASHES = ("", "6 3", "2 3", "8 3 2 3")
+Bands = Mapping[str, tuple[Sequence[float], Sequence[float]]]
 
 
-def line_chart(series: Series, x: str, y: str, *, log: bool = False) -> str:
-    """Lines that differ in colour and in dashes; points say their values."""
+def line_chart(series: Series, x: str, y: str, *, log: bool = False, bands: Bands | None = None) -> str:
+    """Lines that differ in colour and in dashes, some with a band (low, high) around them; points say their values."""
+    bands = bands or {}
     series = {label: _finite(xs, ys, log) for label, (xs, ys) in series.items()}
     every_x = [v for xs, _ in series.values() for v in xs]
-    every_y = [v for _, ys in series.values() for v in ys]
+    every_y = [v for _, ys in series.values() for v in ys] + [v for pair in bands.values() for vs in pair for v in vs]
     if not every_x:
         return '<p class="note">nothing to draw</p>'
     ticks, place_y = _axis(every_y, log)
@@ -33,8 +35,12 @@ def line_chart(series: Series, x: str, y: str, *, log: bool = False) -> str:
         if v <= high:
             parts.append(_text(place_x(v), HEIGHT - BOTTOM + 13, f"{v:g}", "middle"))
     for i, (label, (xs, ys)) in enumerate(series.items()):
+        if label in bands:
+            low_edge, high_edge = (list(zip(xs, edge, strict=True)) for edge in bands[label])
+            around = " ".join(f"{place_x(a):.1f},{place_y(b):.1f}" for a, b in [*low_edge, *reversed(high_edge)])
+            parts.append(f'<polygon class="dot c{i % 4}" fill-opacity=".18" points="{around}"/>')
         points = " ".join(f"{place_x(a):.1f},{place_y(b):.1f}" for a, b in zip(xs, ys, strict=True))
-        parts.append(f'<polyline class="line c{i % 4}" stroke-dasharray="{DASHES[i % 4]}" points="{points}"/>')
+        parts.append(f'<polyline class="line c{i % 4}" stroke-dasharray="{_dashes(i)}" points="{points}"/>')
         if len(xs) <= 60:
             parts += [
                 f'<circle class="dot c{i % 4}" cx="{place_x(a):.1f}" cy="{place_y(b):.1f}" r="2.5">'
@@ -42,6 +48,31 @@ def line_chart(series: Series, x: str, y: str, *, log: bool = False) -> str:
                 for a, b in zip(xs, ys, strict=True)
             ]
     return _svg(parts, f"{y} against {x}") + _legend(list(series))
+
+
+def scatter(points: Mapping[int, tuple[str, float, float, float]], x: str, y: str) -> str:
+    """A point (label, x, y, deviation of y) for every number; each says its values."""
+    if not points:
+        return '<p class="note">nothing to draw</p>'
+    ticks, place_y = _axis([v for _, _, b, d in points.values() for v in (b - d, b + d)], False)
+    every_x = [a for _, a, _, _ in points.values()]
+    marks = _round_marks(min(every_x), max(every_x))
+    low, high = marks[0], marks[-1]
+    parts = [_frame(ticks, place_y, x, y)]
+
+    def place_x(v: float) -> float:
+        return LEFT + 8 + (v - low) / (high - low) * (WIDTH - LEFT - 34)
+
+    parts += [_text(place_x(v), HEIGHT - BOTTOM + 13, f"{v:.6g}", "middle") for v in marks]
+    for number, (label, a, b, d) in points.items():
+        left, said, colour = place_x(a), f"{escape(label)}: {a:.4g}, {b:.4g}", f"c{(number - 1) % 4}"
+        top, bottom = place_y(b + d), place_y(b - d)
+        parts.append(f'<line class="line {colour}" x1="{left:.1f}" x2="{left:.1f}" y1="{top:.1f}" y2="{bottom:.1f}"/>')
+        parts.append(
+            f'<circle class="dot {colour}" cx="{left:.1f}" cy="{place_y(b):.1f}" r="4"><title>{said}</title></circle>'
+        )
+        parts.append(_text(left + 6, place_y(b) - 4, str(number), "start"))
+    return _svg(parts, f"{y} against {x}")
 
 
 def bar_chart(labels: Sequence[str], values: Sequence[float], x: str, y: str) -> str:
@@ -193,16 +224,19 @@ def _axis(values: Sequence[float], log: bool) -> tuple[list[tuple[float, str]], 
         top = max(top, bottom + 1)
         ticks = [(10.0**e, f"1e{e}") for e in range(bottom, top + 1, max(1, (top - bottom) // 4))]
         return ticks, lambda v: HEIGHT - BOTTOM - (log10(v) - bottom) / (top - bottom) * (HEIGHT - BOTTOM - TOP)
-    span = (high - low) or abs(high) or 1
-    raw = span / 4
+    marks = _round_marks(low, high)
+    scale = (HEIGHT - BOTTOM - TOP) / (marks[-1] - marks[0])
+    return [(v, f"{v:.6g}") for v in marks], lambda v: HEIGHT - BOTTOM - (v - marks[0]) * scale
+
+
+def _round_marks(low: float, high: float) -> list[float]:
+    """A few round numbers, the first at or below `low`, the last at or above `high`."""
+    raw = ((high - low) or abs(high) or 1) / 4
     unit = 10.0 ** floor(log10(raw))
     step = next(unit * m for m in (1, 2, 5, 10) if unit * m >= raw)
-    bottom_value, top_value = floor(low / step) * step, ceil(high / step) * step
-    top_value = max(top_value, bottom_value + step)
-    count = round((top_value - bottom_value) / step)
-    ticks = [(bottom_value + i * step, f"{bottom_value + i * step:.6g}") for i in range(count + 1)]
-    scale = (HEIGHT - BOTTOM - TOP) / (top_value - bottom_value)
-    return ticks, lambda v: HEIGHT - BOTTOM - (v - bottom_value) * scale
+    first = floor(low / step) * step
+    count = max(1, round((ceil(high / step) * step - first) / step))
+    return [first + i * step for i in range(count + 1)]
 
 
 def _frame(ticks: Sequence[tuple[float, str]], place_y: Any, x: str, y: str) -> str:
@@ -223,12 +257,17 @@ def _text(x: float, y: float, words: str, anchor: str) -> str:
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(words)}</text>'
 
 
+def _dashes(i: int) -> str:
+    """Of the line number i: the first four differ in colour and dashes, the first sixteen in one of them."""
+    return DASHES[(i + i // 4) % 4]
+
+
 def _legend(labels: Sequence[str]) -> str:
     if len(labels) < 2:
         return ""
     keys = "".join(
         f'<span><svg viewBox="0 0 24 8" width="24" height="8" aria-hidden="true"><line class="line c{i % 4}" x1="0" '
-        f'x2="24" y1="4" y2="4" stroke-dasharray="{DASHES[i % 4]}"/></svg>{escape(label)}</span>'
+        f'x2="24" y1="4" y2="4" stroke-dasharray="{_dashes(i)}"/></svg>{escape(label)}</span>'
         for i, label in enumerate(labels)
     )
     return f'<p class="legend">{keys}</p>'

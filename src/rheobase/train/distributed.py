@@ -64,6 +64,9 @@ def team(device: torch.device) -> Iterator[tuple[Team, torch.device]]:
     if device.type == "cuda":
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(device)
+    if dist.is_initialized():  # around several runs: a second group would meet what the first left in the store
+        yield Team(dist.get_rank(), world), device
+        return
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=PATIENCE)
     try:
         yield Team(dist.get_rank(), world), device

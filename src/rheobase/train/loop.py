@@ -57,8 +57,8 @@ def fit(
             raise ValueError("fit needs a recipe, or a run to resume")
         recipe = earlier.recipe
     recipe = named_after(recipe, given)
-    if earlier is not None and earlier.recipe != recipe:
-        raise ValueError(f"{out} holds a run of another recipe; resume it with its own")
+    if earlier is not None:
+        earlier.refuse_other(recipe)
     with distributed.team(choose_device(device)) as (team, where):
         if team.world > 1 and out is None:
             raise ValueError("a run of several processes needs a folder that all can see; give one with --out")

@@ -53,6 +53,11 @@ def find(folder: Path, recipe: Recipe, given: dict[str, Any]) -> Parts:
     return parts
 
 
+def checksums(folder: Path) -> list[str]:
+    """Of the plugins that the run in `folder` was made with."""
+    return sorted({entry["sha256"] for entry in _read(folder).values() if entry["sha256"]})
+
+
 def _read(folder: Path) -> dict[str, dict[str, str]]:
     """The entries by setting; their texts are somebody's, so they are made fit to be shown."""
     try:

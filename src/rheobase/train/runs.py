@@ -20,11 +20,14 @@ from rheobase.models import build
 from rheobase.nn import Soma
 from rheobase.plugins import Part
 from rheobase.recipes import Recipe
+from rheobase.recipes.settings import as_text, differences
 from rheobase.train import checkpoint, origins
 from rheobase.train.parts import Parts
 from rheobase.train.record import write_result
 
 Row = dict[str, Any]  # the metrics of one epoch
+BEGINNING = ".beginning"  # lies in the folder of a run until its first checkpoint
+SHOWN = 4  # settings in the sentence about another recipe
 # settings of the neuron that are handed over where they are not the paper's: parts of users need not know them
 CHOICES = ("surrogate", "reset", "reset_gradient", "learn_decay")
 PLACE = "place.json"  # of this machine, so it is for the run alone: no result and no exported file has it
@@ -41,12 +44,13 @@ class Run:
     @classmethod
     def create(cls, folder: Path | None, recipe: Recipe, info: DataInfo, device: torch.device, **given: Any) -> "Run":
         """A new run in `folder`, or else in the first free `runs/<recipe>-<number>`."""
-        if folder is not None and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise ValueError(f"{folder} is not an empty folder; choose another one, or resume the run in it")
         parts = Parts.of(recipe, **given)
         try:
-            folder = folder or _own_folder(recipe.name)
+            if folder is not None:
+                _make_room(folder)
+            folder = folder or own_folder(recipe.name)
             folder.mkdir(parents=True, exist_ok=True)
+            (folder / BEGINNING).touch()
             how = {"device": device, "seed": recipe.seed, "data": info.fingerprint}
             write_result(folder / "environment.json", {}, **how)
             write_json(folder / "data.json", info.as_dict())
@@ -116,6 +120,25 @@ class Run:
                 pass  # a system or a file system without locks
             yield
 
+    @property
+    def beginning(self) -> bool:
+        """Whether it has never had a checkpoint, rather than none any more."""
+        return (self.folder / BEGINNING).exists()
+
+    def begun(self) -> None:
+        (self.folder / BEGINNING).unlink(missing_ok=True)
+
+    def refuse_other(self, recipe: Recipe) -> None:
+        """Raise a ValueError if this is a run of another recipe."""
+        found = differences(self.recipe, recipe)
+        if found:
+            told = [f"{k} is {as_text(own)} there and {as_text(new)} here" for k, (own, new) in found.items()]
+            more = [f"and {len(told) - SHOWN} more differ"] if len(told) > SHOWN else []
+            raise ValueError(
+                f"{self.folder} holds a run of another recipe: {', '.join([*told[:SHOWN], *more])}; "
+                "go on with its own settings, or choose another folder"
+            )
+
     def discard_if_empty(self) -> None:
         """Remove a run that failed before its first epoch: it would only be in the way of the next try."""
         if not self.metrics.exists() and not self.checkpoints.exists():
@@ -161,7 +184,16 @@ class Run:
             raise ValueError(f"{path} is not valid JSON; restore it or start the run again") from None
 
 
-def _own_folder(name: str) -> Path:
+def _make_room(folder: Path) -> None:
+    """Raise a ValueError if something is in `folder`, but for what a beginning that was killed has left there."""
+    if (folder / BEGINNING).exists() and not (folder / "recipe.json").exists():
+        for left in sorted(folder.iterdir(), key=lambda path: path.name == BEGINNING):  # which goes last
+            shutil.rmtree(left) if left.is_dir() else left.unlink()
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ValueError(f"{folder} is not an empty folder; choose another one, or resume the run in it")
+
+
+def own_folder(name: str) -> Path:
     """The first free runs/<name>-<number>, made here: another run may look for one at the same moment."""
     for folder in (Path("runs") / f"{name}-{number}" for number in count(1)):
         try:

@@ -185,6 +185,7 @@ class Trainer:
         }
         tensors = {"weights": self.result.state_dict(), "training": training}
         checkpoint.save(self.run.checkpoints, self.step, tensors, state, part_bytes=self.part_bytes)
+        self.run.begun()
         self.saved = time.monotonic()
 
     def restore(self, saved: Checkpoint) -> None:

@@ -25,8 +25,16 @@ def recordings(path: Path, *, size: int = 0, timesteps: int = 0, **slicing: Opti
     (files, labels), (test_files, test_labels) = flat(train), flat(test)
     is_test = [False] * len(files) + [True] * len(test_files)
     jobs = [partial(own_recording, file, cut) for file in (*files, *test_files)]
-    how = {"files": files + test_files, "held_out": held_out(path)}
-    found = build("recordings", tuple(train), labels + test_labels, is_test, cut, jobs, **how)
+    found = build(
+        "recordings",
+        tuple(train),
+        labels + test_labels,
+        is_test,
+        cut,
+        jobs,
+        files=files + test_files,
+        held_out=held_out(path),
+    )
     if found.uncounted > CLIPPED * found.events:
         warnings.warn(
             f"recordings: {100 * found.uncounted / found.events:.0f} % of the events are beyond the 255 that a cell "

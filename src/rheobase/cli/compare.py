@@ -1,0 +1,84 @@
+"""The command that puts runs side by side. `register` adds it."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rheobase.cli.common import JsonOption, PluginOption, console, print_json, print_wrapped, table, target_file
+
+if TYPE_CHECKING:
+    from rheobase.tasks.compare import Comparison
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(compare)
+
+
+def compare(
+    runs: Annotated[list[Path], typer.Argument(help="Folders of runs, or folders that hold such.")],
+    html: Annotated[Path | None, typer.Option(help="Write a page with pictures to this file.")] = None,
+    json: JsonOption = False,
+    plugin: PluginOption = None,
+) -> None:
+    """Compare runs: accuracy, time, firing rate, energy; runs of several seeds as mean and deviation."""
+    from rheobase.files import atomic_write
+    from rheobase.report import comparison
+    from rheobase.tasks import compare as task
+
+    target = target_file(html, "html") if html else None
+    found = task.compare(runs)
+    if target:
+        page = comparison.render(asdict(found))
+        with atomic_write(target) as part:
+            part.write_text(page)
+    if json:
+        print_json(asdict(found))
+        return
+    _show(found)
+    if target:
+        console.print(f"wrote {target}; open it in a browser")
+
+
+def _show(found: "Comparison") -> None:
+    from rheobase.recipes.settings import as_text
+    from rheobase.report import comparison
+
+    data = asdict(found)
+    rows = table("", "n", "last, %", "best, %", "T", "time", "rate", "energy")
+    for i, row in enumerate(data["rows"], 1):
+        rows.add_row(str(i), *comparison.cells(row))
+    console.print(rows, soft_wrap=False)
+    for i, group in enumerate(found.rows, 1):
+        seeds = ", ".join(str(run.seed) for run in group.runs)
+        print_wrapped(f"{group.name}, seed{'s' if len(group.runs) > 1 else ''} {seeds}", f"{i:>2}  ", "    ")
+    _draw(found)
+    if found.differing_settings:
+        console.print("settings that differ, and in which rows:")
+    for name, values in found.differing_settings.items():
+        rows_of: dict[str, list[str]] = {}
+        for i, value in enumerate(values, 1):
+            rows_of.setdefault(as_text(value), []).append(str(i))
+        told = "; ".join(f"{value} ({', '.join(where)})" for value, where in rows_of.items())
+        print_wrapped(f"{name}: {told}", "  ", "    ")
+    for sentence in comparison.notes(data):
+        print_wrapped(sentence, "note: ", "      ")
+
+
+def _draw(found: "Comparison") -> None:
+    """Accuracies on one scale."""
+    from rheobase.report.strips import strips
+
+    known = [
+        (i, row.accuracy_last, row.accuracy_best)
+        for i, row in enumerate(found.rows, 1)
+        if row.accuracy_last and row.accuracy_best
+    ]
+    if len(known) < 2:
+        return
+    values = [(last.mean, last.deviation or 0.0, best.mean) for _, last, best in known]
+    lines, low, high = strips(values, console.width - 6)
+    console.print(f"test accuracy from {100 * low:.2f} to {100 * high:.2f} %: o last epoch, x best epoch, - deviation")
+    for (i, _, _), line in zip(known, lines, strict=True):
+        console.print(f"{i:>2}  {line}")

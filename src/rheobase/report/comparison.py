@@ -1,0 +1,110 @@
+"""Several runs as one HTML page: what `tasks.compare` found, as plain data."""
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+
+from rheobase.report import svg
+from rheobase.report.layout import document, duration, joule, section, table
+
+HEADINGS = ("row", "runs", "last, %", "best, %", "T", "time", "spikes per neuron, step", "energy per image")
+
+
+def render(data: Mapping[str, Any]) -> str:
+    """The page."""
+    rows = data["rows"]
+    tested = {i: row for i, row in enumerate(rows, 1) if row["accuracy_last"]}
+    facts = {"runs": str(sum(len(row["runs"]) for row in rows)), "rows": str(len(rows))}
+    if tested:
+        best = max(tested.values(), key=lambda row: row["accuracy_last"]["mean"])
+        facts["highest accuracy, last epoch"] = f"{percent(best['accuracy_last'])} %"
+    return document(
+        "Runs side by side",
+        "last-epoch accuracy first, the best epoch beside it; several seeds are a mean and the deviation of the sample",
+        facts,
+        [
+            section("The runs", "; ".join(notes(data)), _runs(rows), "wide"),
+            section("Settings that differ", "all others are the same in every row", _settings(data), "wide"),
+            _curves(tested),
+            _against("seconds", "Accuracy against time", "training time, s", tested, 1.0),
+            _against("joule", "Accuracy against energy", "energy per image, uJ", tested, 1e6),
+        ],
+    )
+
+
+def percent(spread: Mapping[str, Any] | None) -> str:
+    """An accuracy in percent, with its deviation; a dash where it is not known."""
+    if spread is None:
+        return "-"
+    deviation = "" if spread["deviation"] is None else f" +- {100 * spread['deviation']:.2f}"
+    return f"{100 * spread['mean']:.2f}{deviation}"
+
+
+def cells(row: Mapping[str, Any]) -> list[str]:
+    """What the table says of a row, from the number of its runs on."""
+    seconds, rate, energy = (row[key] and row[key]["mean"] for key in ("seconds", "firing_rate", "joule"))
+    return [
+        str(len(row["runs"])),
+        percent(row["accuracy_last"]),
+        percent(row["accuracy_best"]),
+        str(row["settings"]["timesteps"]),
+        "-" if seconds is None else duration(seconds),
+        "-" if rate is None else f"{rate:.3f}",
+        "-" if energy is None else joule(energy),
+    ]
+
+
+def notes(data: Mapping[str, Any]) -> list[str]:
+    """What a reader must know of the numbers, in sentences."""
+    found = []
+    for i, row in enumerate(data["rows"], 1):
+        if row["epochs"] < row["settings"]["epochs"]:
+            found.append(f"row {i} is at epoch {row['epochs']} of {row['settings']['epochs']}")
+        if row["runs"][0]["not_known"]:
+            found.append(f"row {i}, not known: {row['runs'][0]['not_known']}")
+    if any(row["joule"] for row in data["rows"]):
+        found.append("energy is estimated from mean firing rates, in 45 nm, without memory traffic")
+    if data["simulated"]:
+        found.append("simulated recordings say nothing about real ones")
+    return found
+
+
+def _runs(rows: Sequence[Mapping[str, Any]]) -> str:
+    names = (f"{row['name']}, seed {', '.join(str(run['seed']) for run in row['runs'])}" for row in rows)
+    where = "".join(f"<li>{escape(name)}</li>" for name in names)
+    return table(HEADINGS, ([str(i), *cells(row)] for i, row in enumerate(rows, 1))) + f"<ol>{where}</ol>"
+
+
+def _settings(data: Mapping[str, Any]) -> str:
+    found = data["differing_settings"]
+    if not found:
+        return "<p>none</p>"
+    headings = ["setting", *(str(i) for i in range(1, len(data["rows"]) + 1))]
+    return table(headings, ([name, *map(_text, values)] for name, values in found.items()))
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _curves(tested: Mapping[int, Mapping[str, Any]]) -> str:
+    series, bands = {}, {}
+    for number, row in tested.items():
+        name, points = f"{number}: {row['name']}", row["accuracy_by_epoch"]
+        means = [100 * point["accuracy"]["mean"] for point in points]
+        series[name] = ([point["epoch"] for point in points], means)
+        if len(row["runs"]) > 1:
+            around = [100 * (point["accuracy"]["deviation"] or 0.0) for point in points]
+            pairs = list(zip(means, around, strict=True))
+            bands[name] = ([m - d for m, d in pairs], [m + d for m, d in pairs])
+    chart = svg.line_chart(series, "epoch", "test accuracy, %", bands=bands)
+    return section("Learning", "mean over the seeds; the band is their deviation", chart, "two")
+
+
+def _against(key: str, title: str, x: str, tested: Mapping[int, Mapping[str, Any]], unit: float) -> str:
+    points = {}
+    for number, row in tested.items():
+        if row[key]:
+            found, deviation = row["accuracy_last"], row["accuracy_last"]["deviation"] or 0.0
+            points[number] = (row["name"], unit * row[key]["mean"], 100 * found["mean"], 100 * deviation)
+    return section(title, "after the last epoch; see the rows by number", svg.scatter(points, x, "accuracy, %"))

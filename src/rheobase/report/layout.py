@@ -1,0 +1,36 @@
+"""What the pages share: their frame, sections, facts, and numbers with units."""
+
+from collections.abc import Iterable, Mapping
+from html import escape
+from importlib.resources import files
+from string import Template
+
+
+def document(title: str, lead: str, facts: Mapping[str, str], sections: Iterable[str]) -> str:
+    """A page that opens from disk, loads nothing, and is light or dark as the reader likes."""
+    page = Template((files("rheobase.report") / "page.html").read_text())
+    shown = "".join(f"<div><dt>{escape(k)}</dt><dd>{escape(v)}</dd></div>" for k, v in facts.items())
+    return page.substitute(title=escape(title), lead=escape(lead), facts=shown, sections="".join(sections))
+
+
+def section(title: str, note: str, body: str, kind: str = "") -> str:
+    return f'<section class="{kind}"><h2>{escape(title)}</h2><p class="note">{escape(note)}</p>{body}</section>'
+
+
+def table(headings: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    heads = "".join(f"<th>{escape(heading)}</th>" for heading in headings)
+    body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
+    return f'<div class="scroll"><table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def joule(value: float) -> str:
+    for unit, size in (("mJ", 1e-3), ("uJ", 1e-6), ("nJ", 1e-9)):
+        if value >= size:
+            return f"{value / size:.3g} {unit}"
+    return f"{value / 1e-12:.3g} pJ"
+
+
+def duration(seconds: float) -> str:
+    if seconds < 600:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 36000 else f"{seconds / 3600:.1f} h"

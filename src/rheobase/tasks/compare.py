@@ -1,0 +1,258 @@
+"""Several runs side by side, from what their folders say: no weights, no data. Runs of several seeds are one row."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+import torch
+from torch import nn
+
+from rheobase import plugins
+from rheobase.analysis.fanout import FanOut, fan_out
+from rheobase.analysis.sizes import neurons
+from rheobase.data import DataInfo
+from rheobase.data.expectation import EXPECTED
+from rheobase.deploy.folding import fold
+from rheobase.deploy.network import Network, node_name
+from rheobase.train import origins
+from rheobase.train.runs import Row, Run, network_for
+
+NOT_KNOWN = "not known"
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Of a number over runs."""
+
+    mean: float
+    deviation: float | None
+    """Of the sample; None for a single run."""
+    n: int
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "Spread":
+        return cls(mean(values), stdev(values) if len(values) > 1 else None, len(values))
+
+    @classmethod
+    def of_known(cls, values: Iterable[float | None]) -> "Spread | None":
+        known = [value for value in values if value is not None]
+        return cls.of(known) if known else None
+
+
+@dataclass(frozen=True)
+class Member:
+    """One run; None is what is not known."""
+
+    folder: str
+    seed: int
+    accuracy_last: float | None
+    """Test accuracy after the last epoch that was evaluated."""
+    accuracy_best: float | None
+    """Of the best epoch."""
+    best_epoch: int | None
+    seconds: float | None
+    firing_rate: float | None
+    """Spikes per neuron and step, over all neurons."""
+    joule: float | None
+    """Energy of one inference, from the firing rates; see `analysis.fanout`."""
+    not_known: str | None
+    """Why rate or energy are not."""
+
+
+@dataclass(frozen=True)
+class Point:
+    epoch: int
+    accuracy: Spread
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs that differ in nothing but their seed, and how they did."""
+
+    name: str
+    """The folder of its run, or the one that holds those of its seeds."""
+    runs: list[Member]
+    settings: dict[str, Any]
+    """All that they have in common; `device`, `data_content`, `plugins` beside the settings of the recipe."""
+    epochs: int
+    """That each of them has finished."""
+    accuracy_last: Spread | None
+    accuracy_best: Spread | None
+    seconds: Spread | None
+    firing_rate: Spread | None
+    joule: Spread | None
+    accuracy_by_epoch: list[Point]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    rows: list[Group]
+    differing_settings: dict[str, list[Any]]
+    """A value for every row, of those settings that are not the same in all."""
+    simulated: bool
+    """Whether there are results on simulated recordings among them."""
+
+
+def compare(paths: Sequence[Path]) -> Comparison:
+    """The runs in these folders, which are those of runs or have such below them, in the order given."""
+    runs = {run.folder.resolve(): run for path in paths for run in _runs(path)}
+    groups: dict[tuple[Any, ...], list[Run]] = {}
+    seen: Counter[tuple[Any, ...]] = Counter()
+    for run in runs.values():
+        same = (*_common(run).items(), ("epochs done", _epochs(run.rows())))
+        seen[*same, run.recipe.seed] += 1
+        groups.setdefault((*same, seen[*same, run.recipe.seed]), []).append(run)  # no seed counts twice in a row
+    rows = [_group(sorted(found, key=lambda run: run.recipe.seed)) for found in groups.values()]
+    names = rows[0].settings
+    values = {name: [row.settings[name] for row in rows] for name in names}
+    differing = {name: found for name, found in values.items() if any(value != found[0] for value in found)}
+    return Comparison(rows, differing, any(_record(run).simulated for run in runs.values()))
+
+
+def _runs(path: Path) -> list[Run]:
+    if not path.is_dir():
+        raise ValueError(f"{path} is not a folder; give folders of runs, or one that holds them")
+    found = list(_below(path))
+    if not found:
+        raise ValueError(f"no run in {path}: neither it nor a folder below it has a recipe.json")
+    return found
+
+
+def _below(folder: Path) -> Iterable[Run]:
+    if (folder / "recipe.json").exists():
+        yield Run(folder)
+        return
+    for path in sorted(folder.iterdir()):
+        if path.is_dir() and not path.name.startswith("."):
+            yield from _below(path)
+
+
+def _common(run: Run) -> dict[str, Any]:
+    """What two runs must share to be one row."""
+    settings = {key: value for key, value in asdict(run.recipe).items() if key != "seed"}
+    recorded = run.read("environment.json") if (run.folder / "environment.json").exists() else {}
+    recorded = recorded.get("record", recorded)  # earlier versions wrote it without that key
+    return {
+        "recipe": settings.pop("name"),
+        **settings,
+        "device": recorded.get("device") or NOT_KNOWN,
+        "data_content": run.data.fingerprint or NOT_KNOWN,
+        "plugins": ", ".join(origins.checksums(run.folder)),
+    }
+
+
+def _epochs(rows: list[Row]) -> int:
+    return rows[-1]["epoch"] if rows else 0
+
+
+def _group(runs: list[Run]) -> Group:
+    sizes = _Sizes.of(runs[0])
+    members = [_member(run, sizes) for run in runs]
+    tested: dict[int, list[float]] = {}
+    for run in runs:
+        for row in run.rows():
+            if "test_accuracy" in row:
+                tested.setdefault(row["epoch"], []).append(row["test_accuracy"])
+    return Group(
+        name=_name([run.folder for run in runs]),
+        runs=members,
+        settings=_common(runs[0]),
+        epochs=_epochs(runs[0].rows()),
+        accuracy_last=Spread.of_known(m.accuracy_last for m in members),
+        accuracy_best=Spread.of_known(m.accuracy_best for m in members),
+        seconds=Spread.of_known(m.seconds for m in members),
+        firing_rate=Spread.of_known(m.firing_rate for m in members),
+        joule=Spread.of_known(m.joule for m in members),
+        accuracy_by_epoch=[Point(epoch, Spread.of(values)) for epoch, values in sorted(tested.items())],
+    )
+
+
+def _name(folders: list[Path]) -> str:
+    parents = {folder.parent for folder in folders}
+    if len(folders) > 1 and len(parents) == 1 and all(folder.name.startswith("seed-") for folder in folders):
+        return str(parents.pop())
+    return ", ".join(map(str, folders))
+
+
+def _member(run: Run, sizes: "_Sizes") -> Member:
+    rows = run.rows()
+    tested = [row for row in rows if "test_accuracy" in row]
+    last, best = (tested[-1], max(tested, key=lambda row: row["test_accuracy"])) if tested else ({}, {})
+    rates = {node_name(path): rate for path, rate in last.get("firing_rates", {}).items()}
+    return Member(
+        folder=str(run.folder),
+        seed=run.recipe.seed,
+        accuracy_last=last.get("test_accuracy"),
+        accuracy_best=best.get("test_accuracy"),
+        best_epoch=best.get("epoch"),
+        seconds=rows[-1].get("elapsed") if rows else None,
+        firing_rate=sizes.rate(rates),
+        joule=sizes.joule(rates, run.recipe.timesteps),
+        not_known=sizes.reason,
+    )
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    """What of the network of a run it takes to make sense of its firing rates."""
+
+    neurons: dict[str, int]
+    reached: FanOut | None = None
+    reason: str | None = None
+
+    @classmethod
+    def of(cls, run: Run) -> "_Sizes":
+        shape = run.data.shape
+        try:
+            with torch.device("meta"):
+                network = network_for(run.recipe, run.data, run.parts)
+        except (ValueError, RuntimeError) as error:
+            return cls({}, None, f"rate and energy: {_first_line(error)}")
+        try:
+            reached = fan_out(_folded(run, network), shape)
+        except (ValueError, RuntimeError) as error:
+            known = _neurons(network, shape)
+            return cls(known, None, f"{'energy' if known else 'rate and energy'}: {_first_line(error)}")
+        if _record(run).timesteps:
+            return cls(reached.neurons, None, "energy: how many values of the recordings are zero was not recorded")
+        return cls(reached.neurons, reached)
+
+    def rate(self, rates: dict[str, float]) -> float | None:
+        if not self.neurons or self.neurons.keys() != rates.keys():
+            return None
+        return sum(rates[name] * n for name, n in self.neurons.items()) / sum(self.neurons.values())
+
+    def joule(self, rates: dict[str, float], timesteps: int) -> float | None:
+        if self.reached is None or self.neurons.keys() != rates.keys():
+            return None
+        return self.reached.joule(rates, timesteps)
+
+
+def _folded(run: Run, network: nn.Module) -> Network:
+    """Without memory, but for a network whose values are asked for, such as a decay that was learnt."""
+    try:
+        return fold(network)
+    except RuntimeError:
+        return fold(network_for(run.recipe, run.data, run.parts)).to("meta")
+
+
+def _neurons(network: nn.Module, shape: tuple[int, ...]) -> dict[str, int]:
+    """Of the somas of a network that cannot be folded; none where it does not run without memory either."""
+    try:
+        return {node_name(name): n for name, n in neurons(network, shape).items()}
+    except (ValueError, RuntimeError):
+        return {}
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0]
+
+
+def _record(run: Run) -> DataInfo:
+    """That of its data; those of earlier versions, without a fingerprint, do not tell recordings from images."""
+    loader = plugins.dataset.parts.get(run.recipe.data)
+    expected = EXPECTED.get(loader) if loader else None
+    return run.data if run.data.fingerprint or expected is None else expected

@@ -1,0 +1,60 @@
+"""How far the run is that a folder is meant for: what `train --continue` decides by. Folders of several runs."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from enum import Enum, auto
+from pathlib import Path
+
+from rheobase.recipes import Recipe
+from rheobase.train import checkpoint
+from rheobase.train.runs import Run, own_folder
+
+
+class Standing(Enum):
+    NEW = auto()
+    UNFINISHED = auto()
+    FINISHED = auto()
+
+
+def standing(folder: Path, recipe: Recipe) -> Standing:
+    """Of a run of `recipe` in `folder`; a run of another recipe there is a ValueError.
+
+    It only reads. Several processes come to the same answer if each asks before it calls `fit`, which writes nothing
+    until all of them have come there.
+    """
+    if not (folder / "recipe.json").exists():
+        return Standing.NEW
+    run = Run(folder)
+    run.refuse_other(recipe)
+    rows = run.rows()
+    if not rows or rows[-1]["epoch"] < recipe.epochs:
+        return Standing.UNFINISHED
+    saved = checkpoint.latest(run.checkpoints)  # a kill or damage can have cost the checkpoint of the last epoch
+    if saved is None and not run.beginning:
+        raise ValueError(f"{folder} is a finished run without weights; choose another folder to train it again")
+    return Standing.FINISHED if saved and saved.step >= rows[-1]["step"] else Standing.UNFINISHED
+
+
+@contextmanager
+def folder_of_several(out: Path | None, name: str, *, go_on: bool, alone: bool) -> Iterator[Path]:
+    """The folder for the runs of several seeds: `out`, or else the first free runs/<name>-<number>.
+
+    It may have runs in it if those are to `go_on`; a process that is not `alone` cannot choose one by itself.
+    """
+    if out is None:
+        if not alone:
+            raise ValueError("runs of several processes need a folder that all can see; give one with --out")
+        own = own_folder(name)
+        try:
+            yield own
+        finally:
+            with suppress(OSError):  # it stays, unless nothing is in it
+                own.rmdir()
+        return
+    if out.exists() and (not out.is_dir() or (out / "recipe.json").exists()):
+        raise ValueError(
+            f"{out} is {'one run' if out.is_dir() else 'a file'}, not a folder for several; choose another"
+        )
+    if not go_on and out.exists() and any(out.iterdir()):
+        raise ValueError(f"{out} is not an empty folder; choose another, or go on with the runs in it by --continue")
+    yield out

@@ -1,0 +1,171 @@
+"""Runs that go on, several seeds, and runs side by side, by command."""
+
+import json
+import os
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from rheobase import plugins
+from rheobase.recipes import Recipe
+from rheobase.train import losses
+from rheobase.train.runs import Run
+from tests.cli.here import Here
+from tests.runs import made
+from tests.train.test_loop import assert_identical
+
+SETTINGS = ["--set", "epochs=2", "--set", "batch_size=411", "--set", "timesteps=1"]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def _ctrl_c() -> None:
+    """A loss that sends Ctrl-C to this process when it is called for the fourteenth time: in a second run."""
+    called = 0
+
+    @plugins.loss
+    def stopping(logits: Tensor, labels: Tensor, recipe: Recipe) -> Tensor:
+        nonlocal called
+        called += 1
+        if called == 14:
+            os.kill(os.getpid(), signal.SIGINT)
+        return losses.mean(logits, labels, recipe)
+
+
+@pytest.mark.usefixtures("_ctrl_c")
+def test_several_seeds_go_on_as_one(here: Here) -> None:
+    command = ["train", "demo", *SETTINGS, "--set", "loss=stopping", "--seeds", "3,4"]
+    code, output, messages = here(*command)
+    assert code == 130
+    assert "seed 3, 1 of 2\n" in output
+    again = re.search(r"continue with: rheobase (.*)\n", messages)
+    assert again is not None
+    assert again[1].endswith("--seeds=3,4 --out runs/demo-1 --continue")
+    rows = Run(Path("runs/demo-1/seed-4")).rows()
+    assert not rows or rows[-1]["epoch"] < 2
+    first = (Path("runs/demo-1/seed-3") / "metrics.jsonl").read_bytes()
+
+    code, output, messages = here(*again[1].split())
+    assert (code, messages) == (0, "")
+    assert "runs/demo-1/seed-3 is finished: 2 epochs of demo, seed 3\n" in output
+    assert (Path("runs/demo-1/seed-3") / "metrics.jsonl").read_bytes() == first
+    last = [Run(Path(f"runs/demo-1/seed-{seed}")).rows()[-1] for seed in (3, 4)]
+    mean, deviation = (50 * (last[0]["test_accuracy"] + sign * last[1]["test_accuracy"]) for sign in (1, -1))
+    expected = f"test accuracy of 2 seeds: {mean:.2f} +- {2**0.5 * abs(deviation):.2f} % after the last epoch"
+    assert expected in output
+    assert "rheobase compare runs/demo-1" in output
+
+    whole = ["train", "demo", *SETTINGS, "--set", "loss=stopping", "--seed", "4", "--out", "whole"]
+    assert here(*whole)[0] == 0
+    assert_identical(Path("whole"), Path("runs/demo-1/seed-4"))
+    assert last[1]["elapsed"] < last[0]["elapsed"]  # which counts from the start of this process, the other one not
+
+
+def test_the_same_command_again_is_right(here: Here) -> None:
+    command = ["train", "demo", *SETTINGS, "--out", "run", "--continue"]
+    code, output, _ = here(*command)
+    assert code == 0
+    assert "epoch 2/2" in output
+    assert "rheobase eval run" in output
+    metrics = Path("run/metrics.jsonl").read_bytes()
+    code, output, messages = here(*command)
+    assert (code, messages) == (0, "")
+    assert "run is finished: 2 epochs of demo, seed 0\n" in output
+    assert "rheobase train demo --from run" in output
+    assert Path("run/metrics.jsonl").read_bytes() == metrics
+    code, _, messages = here(*command, "--seed", "7")
+    assert code == 1
+    assert messages.startswith("error: run holds a run of another recipe: seed is 0 there and 7 here; go on with")
+    code, _, messages = here("train", "demo", *SETTINGS, "--seeds", "1,2", "--out", "run", "--continue")
+    assert (code, messages) == (1, "error: run is one run, not a folder for several; choose another\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["demo", "--continue"], "--continue needs --out, the folder of the run"),
+        (["--continue", "--out", "run"], "which recipe? choose one of demo"),
+        (["--resume", "run", "--continue"], "--resume continues a run as it began"),
+        (["--resume", "run", "--seeds", "1"], "--resume continues a run as it began"),
+        (["demo", "--seed", "1", "--seeds", "1,2"], "--seed is for one run, --seeds for several"),
+        (["demo", "--seeds", "1,1"], "--seeds: expected different whole numbers with commas between them, got '1,1'"),
+        (["demo", "--seeds", "1;2"], "--seeds: expected different whole numbers"),
+        (["demo", "--seeds", "-1"], "--seeds: expected different whole numbers"),
+        (["demo", "--seeds", "1", "--out", "full"], "full is not an empty folder; choose another, or go on"),
+        (["demo", "--seeds", "1,2", "--set", "data=mine"], "unknown dataset 'mine'"),
+        (["demo", "--out", "full", "--continue"], "full is not an empty folder"),
+    ],
+)
+def test_mistakes_are_one_sentence_and_leave_nothing(here: Here, arguments: list[str], message: str) -> None:
+    (here.folder / "full").mkdir()
+    (here.folder / "full" / "something").touch()
+    code, _, said = here("train", *arguments)
+    assert code == 1
+    assert said.startswith(f"error: {message}")
+    assert said.count("\n") == 1
+    assert [path for path in here.folder.rglob("*") if path.is_file()] == [here.folder / "full" / "something"]
+    assert not [*here.folder.glob("runs/*")]
+
+
+def test_a_run_of_another_recipe_is_found_before_the_first_seed_starts(here: Here) -> None:
+    made(here.folder / "set" / "seed-5", "seed=5", "lr=0.3", accuracies=[0.5])
+    code, _, said = here("train", "demo", "--set", "epochs=3", "--seeds", "4,5", "--out", "set", "--continue")
+    assert code == 1
+    assert "set/seed-5 holds a run of another recipe: lr is 0.3 there and 0.1 here" in said
+    assert not Path("set/seed-4").exists()
+
+
+def test_compare_shows_rows_pictures_and_settings(here: Here) -> None:
+    for seed, last in ((0, 0.75), (1, 0.875)):
+        made(here.folder / "runs" / f"seed-{seed}", f"seed={seed}", accuracies=[0.5, last, last])
+    made(here.folder / "other", "decay=0.5", accuracies=[0.25, 0.5])
+    code, output, messages = here("compare", "runs", "other", "--html", "page.html")
+    assert (code, messages) == (0, "")
+    lines = [line.split() for line in output.splitlines()]
+    assert ["1", "2", "81.25", "+-", "8.84", "81.25", "+-", "8.84", "4", "30", "s"] in [line[:11] for line in lines]
+    assert ["2", "1", "50.00", "50.00", "4", "20", "s"] in [line[:7] for line in lines]
+    assert " 1  runs, seeds 0, 1\n 2  other, seed 0\n" in output
+    assert "  decay: 0.25 (1); 0.5 (2)\n" in output
+    assert "test accuracy from 50.00 to 90.09 %" in output
+    assert "note: row 2 is at epoch 2 of 3\n" in output
+    assert "…" not in output
+    assert max(map(len, output.splitlines())) <= 80
+    assert Path("page.html").read_text().startswith("<!doctype html>")
+
+
+def test_compare_as_json(here: Here) -> None:
+    made(here.folder / "a", accuracies=[0.5])
+    made(here.folder / "b", "lr=0.2", accuracies=[])
+    code, output, messages = here("compare", "a", "b", "--html", "page.html", "--json")
+    assert (code, messages) == (0, "")
+    found = json.loads(output)
+    assert [row["name"] for row in found["rows"]] == ["a", "b"]
+    assert found["rows"][0]["accuracy_last"] == {"mean": 0.5, "deviation": None, "n": 1}
+    assert found["rows"][0]["runs"][0]["folder"] == "a"
+    assert found["rows"][1]["accuracy_last"] is None
+    assert found["differing_settings"] == {"lr": [0.1, 0.2]}
+    assert Path("page.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["none"], "none is not a folder; give folders of runs, or one that holds them"),
+        (["."], "no run in .: neither it nor a folder below it has a recipe.json"),
+        ([".", "--html", "page.txt"], "page.txt: expected the name of a file that ends in .html"),
+    ],
+)
+def test_mistakes_of_compare(here: Here, arguments: list[str], message: str) -> None:
+    assert here("compare", *arguments) == (1, "", f"error: {message}\n")

@@ -1,0 +1,113 @@
+"""The page about several runs, and the picture in a terminal."""
+
+import re
+from dataclasses import asdict
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from rheobase.report import svg
+from rheobase.report.comparison import cells, notes, percent, render
+from rheobase.report.layout import duration
+from rheobase.report.strips import strips
+from rheobase.tasks.compare import compare
+from tests.runs import made
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("runs")
+    for seed, last in ((0, 0.75), (1, 0.875)):
+        made(folder / "<b>" / f"seed-{seed}", f"seed={seed}", accuracies=[0.5, last, last])
+    made(folder / "other", "decay=0.5", accuracies=[0.25, 0.5])
+    made(folder / "waiting", "decay=0.75", accuracies=[])
+    return asdict(compare([folder]))
+
+
+def charts(page: str) -> dict[str, ElementTree.Element]:
+    found = (re.search(r"<h2>(.*?)</h2>.*?(<svg.*?</svg>)", section) for section in page.split("<section")[1:])
+    return {match[1]: ElementTree.fromstring(match[2]) for match in found if match}
+
+
+def test_page_has_everything_and_loads_nothing(found: dict[str, Any]) -> None:
+    page = render(found)
+    titles = ["The runs", "Settings that differ", "Learning", "Accuracy against time", "Accuracy against energy"]
+    assert re.findall(r"<h2>(.*?)</h2>", page) == titles
+    assert not re.search(r"""(src|href)=["'](?!data:)|@import|url\(|https?://""", page)
+    assert "<td>81.25 +- 8.84</td>" in page
+    assert "<tr><td>decay</td><td>0.25</td><td>0.5</td><td>0.75</td></tr>" in page
+    assert "<b>" not in page
+    assert "&lt;b&gt;" in page
+    assert "highest accuracy, last epoch</dt><dd>81.25 +- 8.84 %" in page
+
+
+def test_several_seeds_have_a_band(found: dict[str, Any]) -> None:
+    drawn = charts(render(found))["Learning"]
+    assert len(drawn.findall("polyline")) == 2  # the run that waits has nothing to show
+    (band,) = drawn.findall("polygon")
+    corners = [tuple(map(float, corner.split(","))) for corner in band.attrib["points"].split()]
+    line = [tuple(map(float, point.split(","))) for point in drawn.findall("polyline")[0].attrib["points"].split()]
+    assert [x for x, _ in corners] == [x for x, _ in line] + [x for x, _ in reversed(line)]
+    assert corners[0] == corners[-1] == line[0]  # the same accuracy after the first epoch
+    low, high = corners[2], corners[3]
+    assert low[1] > line[2][1] > high[1]  # down is less
+    assert line[2][1] == pytest.approx((low[1] + high[1]) / 2, abs=0.11)
+
+
+@pytest.mark.parametrize("title", ["Accuracy against time", "Accuracy against energy", "Learning"])
+def test_everything_is_drawn_inside(found: dict[str, Any], title: str) -> None:
+    drawn = charts(render(found))[title]
+    dots = drawn.findall("circle")
+    assert len(dots) == (5 if title == "Learning" else 2)
+    for dot in dots:
+        assert svg.LEFT <= float(dot.attrib["cx"]) <= svg.WIDTH
+        assert 0 <= float(dot.attrib["cy"]) <= svg.HEIGHT - svg.BOTTOM
+
+
+def test_better_is_higher_and_longer_is_further_right(found: dict[str, Any]) -> None:
+    first, second = charts(render(found))["Accuracy against time"].findall("circle")  # 30 s to 81 %, 20 s to 50 %
+    assert float(first.attrib["cx"]) > float(second.attrib["cx"])
+    assert float(first.attrib["cy"]) < float(second.attrib["cy"])
+
+
+def test_points_have_the_numbers_of_their_rows(found: dict[str, Any]) -> None:
+    first, *others = found["rows"]
+    drawn = charts(render(found | {"rows": [first | {"joule": None}, *others]}))["Accuracy against energy"]
+    (dot,) = drawn.findall("circle")
+    assert dot.attrib["class"] == "dot c1"
+    assert drawn.findall("text")[-1].text == "2"
+
+
+def test_what_is_not_known_is_a_dash(found: dict[str, Any]) -> None:
+    assert cells(found["rows"][2]) == ["1", "-", "-", "4", "-", "-", "-"]
+    assert percent(None) == "-"
+    told = notes(found)
+    assert told[:2] == ["row 2 is at epoch 2 of 3", "row 3 is at epoch 0 of 3"]
+    assert len(told) == 3
+    assert notes(found | {"simulated": True})[-1] == "simulated recordings say nothing about real ones"
+
+
+def test_sixteen_lines_can_be_told_apart() -> None:
+    drawn = svg.line_chart({str(i): ([1, 2], [i, i]) for i in range(16)}, "x", "y")
+    looks = re.findall(r'<polyline class="(.*?)" stroke-dasharray="(.*?)"', drawn)
+    assert len(looks) == len({*looks}) == 16
+
+
+def test_a_scatter_of_next_to_nothing() -> None:
+    assert "nothing to draw" in svg.scatter({}, "x", "y")
+    assert "nan" not in svg.scatter({3: ("a", 0.0, 0.0, 0.0)}, "x", "y")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"), [(0.4, "0 s"), (599, "599 s"), (600, "10 min"), (35999, "600 min"), (36000, "10.0 h")]
+)
+def test_durations(seconds: float, shown: str) -> None:
+    assert duration(seconds) == shown
+
+
+def test_strips_are_on_one_scale() -> None:
+    lines, low, high = strips([(0.5, 0.0, 0.6), (0.8, 0.1, 0.8), (1.0, 0.0, 1.0)], 6)
+    assert lines == ["ox", "  -o-", "     o"]
+    assert (low, high) == (0.5, 1.0)
+    assert strips([(0.5, 0.0, 0.5)], 6)[0] == ["o"]
