@@ -1,6 +1,7 @@
 """The commands that list what there is, and what it would take: recipes, models, plan. `register` adds them."""
 
 from inspect import cleandoc
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -25,15 +26,22 @@ def recipes(plugin: PluginOption = None) -> None:
 
 
 def models(plugin: PluginOption = None) -> None:
-    """List the networks."""
+    """List the networks, and the trained ones that come with the package."""
     from rheobase.analysis.sizes import summary
+    from rheobase.deploy import shipped
     from rheobase.models import MODELS
+    from rheobase.train.runs import Run
 
     rows = table("network", "layers", "parameters", "multiplications\nper step", "default\ninput", last="what for")
     for name in MODELS:
         s = summary(name)
         size = "x".join(map(str, s.shape))
         rows.add_row(name, str(s.layers), f"{s.parameters / 1e6:.2f} M", f"{s.multiplications:.3g}", size, s.purpose)
+    console.print(rows, soft_wrap=False)
+    rows = table("trained network", "network", "data", last="T")
+    for name in shipped.names():
+        recipe = Run(shipped.find(Path(name))).recipe
+        rows.add_row(name, recipe.network, recipe.data, str(recipe.timesteps))
     console.print(rows, soft_wrap=False)
 
 

@@ -1,6 +1,7 @@
 """The commands that train and measure: demo, train, eval. `register` adds them to the command line."""
 
 import os
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,6 +10,7 @@ import typer
 from rheobase.cli import analysis, deploy
 from rheobase.cli.common import (
     RECIPE_HELP,
+    RUN_HELP,
     DataOption,
     DeviceOption,
     NetworkArgument,
@@ -27,6 +29,10 @@ if TYPE_CHECKING:
 
 OutOption = Annotated[Path | None, typer.Option(help="Folder for the run; otherwise the first free runs/NAME-NUMBER.")]
 SIMULATED_NOTE = "its recordings are simulated: this says nothing about real ones"
+
+
+class Frozen(StrEnum):
+    body = "body"
 
 
 def register(app: typer.Typer) -> None:
@@ -65,6 +71,11 @@ def train(
     settings: SettingsOption = None,
     data: DataOption = None,
     out: OutOption = None,
+    start: Annotated[
+        str | None, typer.Option("--from", metavar="RUN|NAME", help=f"Begin with trained weights. {RUN_HELP}")
+    ] = None,
+    freeze: Annotated[Frozen | None, typer.Option(help="Train the head alone, of a network given by --from.")] = None,
+    keep_best: Annotated[bool, typer.Option("--keep-best", help="Keep the best epoch too, as RUN/best.")] = False,
     resume: Annotated[Path | None, typer.Option(help="Continue the run in this folder.")] = None,
     device: DeviceOption = "auto",
     seed: Annotated[int | None, typer.Option(help="Seed of all random numbers.")] = None,
@@ -78,18 +89,20 @@ def train(
     from rheobase import recipes
 
     changes = [*(settings or []), *([] if seed is None else [f"seed={seed}"])]
+    changes += [] if freeze is None else [f"freeze={freeze}"]
     options: dict[str, Any] = {"data": data, "device": device, "download": download, "tensorboard": tensorboard}
     options["part_bytes"] = 15 * 2**20 if parts else None
     if save_every is not None:
         options["save_every"] = save_every
     if resume is not None:
-        if recipe or changes or out:
-            raise ValueError("--resume continues a run as it began; leave out RECIPE, --set, --seed and --out")
+        if recipe or changes or out or start or keep_best:
+            raise ValueError("--resume continues a run as it began; leave out RECIPE and what belongs to its beginning")
         run = _fit(None, out=resume, resume=True, **options)
     elif recipe is None:
         raise ValueError(f"which recipe? choose one of {', '.join(recipes.RECIPES)}, or --resume a run")
     else:
-        run = _fit(recipes.get(recipe).changed(changes), out=out, **options)
+        chosen = recipes.get(recipe).changed(changes)
+        run = _fit(chosen, out=out, start=start, keep_best=keep_best, **options)
     print_next(
         (command_line("eval", run.folder, data=data), "measure the network again"),
         (command_line("export", run.folder, "--to", "nir"), "the network for neuromorphic hardware"),

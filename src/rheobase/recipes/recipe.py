@@ -41,6 +41,8 @@ class Recipe:
     loss: str = "mean"
     """`mean`: cross-entropy of the mean output (Eq. 11-13); `steps`: mean of the cross-entropies of all steps (TET)."""
     label_smoothing: float = 0.0
+    freeze: Literal["none", "body"] = "none"
+    """`body`: only the head is trained, of a network that starts from a trained one."""
     average: float = 0.0
     """Decay per step of the moving average of weights that is evaluated and kept; 0: no average."""
     short_timesteps: int = 0

@@ -138,8 +138,9 @@ def _command(run: Run) -> str:
         for key, value in asdict(recipe).items()
         if key != "name" and (known is None or getattr(known, key) != value)
     ]
+    start = [] if run.start is None else [f"--from {run.start['from']}"]
     plugins = dict.fromkeys(origin.name for origin in run.parts.origins().values())
-    return " ".join(["rheobase train", recipe.name, *settings, *(f"--plugin {name}" for name in plugins)])
+    return " ".join(["rheobase train", recipe.name, *start, *settings, *(f"--plugin {name}" for name in plugins)])
 
 
 def _first(x: Tensor, count: int) -> Tensor:

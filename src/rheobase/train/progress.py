@@ -23,6 +23,9 @@ def process_seconds() -> float:
 class Reporter:
     """Told of every epoch, and of a step when `due` says so (its numbers cost a synchronisation); shows nothing."""
 
+    def note(self, sentence: str) -> None:
+        """Something to know before it starts."""
+
     def start(self, folder: Path, epochs: int, steps: int, done: int) -> None: ...
 
     def due(self) -> bool:
@@ -40,6 +43,9 @@ class Lines(Reporter):
 
     def __init__(self, console: Console) -> None:
         self.console, self.epochs = console, 0
+
+    def note(self, sentence: str) -> None:
+        self.console.print(sentence, highlight=False, soft_wrap=True)
 
     def start(self, folder: Path, epochs: int, steps: int, done: int) -> None:
         self.epochs = epochs
