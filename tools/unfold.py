@@ -21,12 +21,13 @@ from torch import Tensor, nn
 from rheobase.data.feed import Feed
 from rheobase.deploy.formats import native
 from rheobase.deploy.network import Network, Scale, node_name
+from rheobase.kernels.fused import statistics
 from rheobase.nn import Soma, somas
 from rheobase.tasks.open import about
 from rheobase.train import checkpoint
 from rheobase.train.runs import Run, open_data
 
-BATCHES = 16
+BATCHES = 12
 
 
 @torch.no_grad()
@@ -66,26 +67,25 @@ def _set(soma: Soma, factor: Tensor, shift: Tensor, mean: Tensor, var: Tensor) -
 
 
 def _moments(model: nn.Module, batches: Iterable[Tensor], timesteps: int) -> dict[str, tuple[Tensor, Tensor]]:
-    """Mean and biased variance per channel of every branch of every soma, each [n, C], in evaluation mode."""
-    sums: dict[str, Tensor] = {}
-    counts: dict[str, int] = {}
+    """Mean and biased variance per channel of every branch of every soma, each [n, C], in evaluation mode.
 
-    def listen(path: str, xs: tuple[Tensor, ...]) -> None:
-        flat = [x.double().movedim(2, 0).flatten(1) for x in xs]
-        found = torch.stack([torch.stack([x.sum(1), x.square().sum(1)]) for x in flat])
-        sums[path] = sums.get(path, 0) + found
-        counts[path] = counts.get(path, 0) + flat[0].shape[1]
-
+    Batches are of one size.
+    """
+    found: dict[str, list[tuple[Tensor, Tensor]]] = {path: [] for path in somas(model)}
     handles = [
-        soma.register_forward_pre_hook(lambda _, xs, path=path: listen(path, xs)) for path, soma in somas(model).items()
+        soma.register_forward_pre_hook(lambda _, xs, path=path: found[path].append(statistics(list(xs), "cpu")))
+        for path, soma in somas(model).items()
     ]
     model.eval()
     for images in batches:
         model(images, timesteps)
     for handle in handles:
         handle.remove()
-    means = {path: total / counts[path] for path, total in sums.items()}
-    return {path: (m[:, 0], (m[:, 1] - m[:, 0].square()).clamp(min=0)) for path, m in means.items()}
+    joined = {}
+    for path, moments in found.items():
+        means, variances = (torch.stack(values).double() for values in zip(*moments, strict=True))
+        joined[path] = means.mean(0), (variances + means.square()).mean(0) - means.mean(0).square()
+    return joined
 
 
 def main() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from rheobase.data import Dataset
+from rheobase.data import DataInfo, Dataset
 from rheobase.deploy import shipped
 from rheobase.recipes import Recipe
 from rheobase.train.checkpoint import Checkpoint, Tensors
@@ -19,6 +19,7 @@ class Start:
     """The trained network of a run that another run starts from."""
 
     run: Run
+    data: DataInfo
     saved: Checkpoint
 
     @classmethod
@@ -27,11 +28,11 @@ class Start:
         run = source if isinstance(source, Run) else Run(shipped.find(Path(source)))
         if run.folder.is_file():
             raise ValueError(f"{run.folder} is a deployed network, which cannot be trained; start from its run")
-        return cls(run, run.trained())
+        return cls(run, run.data, run.trained())
 
     def normalising(self, dataset: Dataset) -> Dataset:
         """The data set, normalised as the network knows it: images as its images, recordings as its recordings."""
-        own, info = self.run.data, dataset.info
+        own, info = self.data, dataset.info
         if own.channels != info.channels or bool(own.timesteps) != bool(info.timesteps):
             return dataset
         return replace(dataset, info=replace(info, mean=own.mean, std=own.std))
