@@ -45,8 +45,8 @@ def eight_bits(network: nn.Module) -> dict[str, Tensors]:
     return {"weights": weights, "units": units}
 
 
-def ship(source: Path, name: str, *, data: Path | None, device: str) -> dict[str, Any]:
-    """Write the run `source` to the package as `name`; what was found when that network was run."""
+def pack(source: Path, name: str) -> Path:
+    """Write the run `source` to the package as `name`, and return its folder there."""
     run, folder = Run(source), shipped.FOLDER / name
     folder.parent.mkdir(parents=True, exist_ok=True)
     part = shipped.FOLDER.with_name(f".{name}.part")
@@ -61,6 +61,12 @@ def ship(source: Path, name: str, *, data: Path | None, device: str) -> dict[str
         raise ValueError(f"with {name}, the networks of the package would have {total} bytes, above {LIMIT}")
     shutil.rmtree(folder, ignore_errors=True)
     part.rename(folder)
+    return folder
+
+
+def ship(source: Path, name: str, *, data: Path | None, device: str) -> dict[str, Any]:
+    """Write the run `source` to the package as `name`; what was found when that network was run."""
+    run, folder = Run(source), pack(source, name)
     found = evaluate_run(folder, data=data, device=device)
     return {
         "name": name,

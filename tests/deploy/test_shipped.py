@@ -111,6 +111,7 @@ def test_training_starts_from_its_name(tmp_path: Path, monkeypatch: pytest.Monke
     assert (start["from"], len(start["sha256"])) == ("digits", 64)
     assert Run(Path("tuned")).rows()[0]["test_accuracy"] > 0.8
     assert "test accuracy" in call("eval", "tuned/best", "--device", "cpu")
+    assert Run(Path("tuned/best")).start == start
     call("report", "tuned", "--images", "9")
     assert "rheobase train demo --from digits --set" in Path("tuned/report.html").read_text()
 

@@ -96,7 +96,8 @@ def train(
         options["save_every"] = save_every
     if resume is not None:
         if recipe or changes or out or start or keep_best:
-            raise ValueError("--resume continues a run as it began; leave out RECIPE and what belongs to its beginning")
+            others = "RECIPE, --set, --seed, --out, --from, --freeze and --keep-best"
+            raise ValueError(f"--resume continues a run as it began; leave out {others}")
         run = _fit(None, out=resume, resume=True, **options)
     elif recipe is None:
         raise ValueError(f"which recipe? choose one of {', '.join(recipes.RECIPES)}, or --resume a run")

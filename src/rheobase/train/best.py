@@ -12,7 +12,7 @@ from torch import nn
 from rheobase.files import write_json
 from rheobase.train import checkpoint, origins
 from rheobase.train.checkpoint import Checkpoint, Tensors
-from rheobase.train.runs import Row, Run
+from rheobase.train.runs import START, Row, Run
 
 
 class Best:
@@ -46,7 +46,7 @@ class Best:
             if other != path:
                 shutil.rmtree(other)
         if not (own.folder / "recipe.json").exists():
-            for name in ("data.json", "environment.json", origins.FILE):
+            for name in ("data.json", "environment.json", START, origins.FILE):
                 if (run.folder / name).exists():
                     shutil.copyfile(run.folder / name, own.folder / name)
             if (run.folder / origins.SOURCES).exists():

@@ -16,8 +16,10 @@ def head_of(network: nn.Module) -> str:
 def freeze(network: nn.Module, recipe: Recipe) -> None:
     """Let only those parameters have gradients that the recipe trains."""
     if recipe.freeze == "body":
-        network.requires_grad_(False)
-        network.get_submodule(head_of(network)).requires_grad_(True)
+        head = {id(p) for p in network.get_submodule(head_of(network)).parameters()}
+        for p in network.parameters():
+            if id(p) not in head:
+                p.requires_grad_(False)
 
 
 def train_mode(network: nn.Module, recipe: Recipe) -> None:

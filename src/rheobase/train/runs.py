@@ -42,12 +42,7 @@ class Run:
 
     def __str__(self) -> str:
         """As messages name it: the folder, or the name of a network that comes with the package."""
-        return self.folder.name if self.shipped else str(self.folder)
-
-    @property
-    def shipped(self) -> bool:
-        """Whether it came with the package, where nothing is written."""
-        return self.folder.parent == shipped.FOLDER
+        return self.folder.name if self.folder.parent == shipped.FOLDER else str(self.folder)
 
     @classmethod
     def create(

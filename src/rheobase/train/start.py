@@ -42,12 +42,13 @@ class Start:
 
         All of them must, but for the head: from its first tensor that does not fit on, it stays as it is.
         """
-        head, own, given = head_of(network), network.state_dict(), self.saved.weights
-        in_head = [name for name in own if f"{name}.".startswith(f"{head}." if head else "")]
+        own, given, head = network.state_dict(), self.saved.weights, head_of(network)
+        prefix = f"{head}." if head else ""  # a network may be a single layer
+        in_head = [name for name in own if name.startswith(prefix)]
         misfits = [name for name in own if name not in given or given[name].shape != own[name].shape]
         first = next((i for i, name in enumerate(in_head) if name in misfits), len(in_head))
         new = in_head[first:]
-        foreign = [name for name in given if name not in own and not name.startswith(f"{head}.")]
+        foreign = [name for name in given if name not in own and not name.startswith(prefix)]
         for name in [name for name in misfits if name not in new] + foreign:
             there, here = (f"{list(t[name].shape)}" if name in t else "missing" for t in (given, own))
             raise ValueError(
