@@ -117,9 +117,10 @@ def deployment_table(path: Path) -> str:
 def shipped_table(paths: list[Path]) -> str:
     """The networks that come with the package."""
     lines = [
-        "Networks that come with the package, folded, with 8-bit weights (`rheobase eval NAME`, `predict`, `export`):",
+        "Trained networks that come with the package, with 8-bit weights; their names stand for runs in every command, "
+        "and `rheobase train RECIPE --from NAME` starts from one:",
         "",
-        "| name | T | accuracy as trained, % | accuracy of the file, % | MiB |",
+        "| name | T | accuracy as trained, % | accuracy with 8 bits, % | MiB |",
         "|---|---|---|---|---|",
     ]
     for path in paths:

@@ -1,42 +1,79 @@
-"""Make a network that comes with the package from a run, and measure the file itself.
+"""Make a network that comes with the package from a run, and measure it.
 
 python -m tools.ship runs/cifar10_resnet19_t2-1 cifar10-resnet19-t2 --data DATA
 
-Writes src/rheobase/deploy/networks/NAME.safetensors and results/shipped/NAME.json.
+Writes the run with 8-bit weights to src/rheobase/deploy/networks/NAME, and results/shipped/NAME.json.
 """
 
 import argparse
+import shutil
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import nn
+
 from rheobase.deploy import shipped
-from rheobase.deploy.formats import native
+from rheobase.deploy.quantize import in_units, int8_unit
 from rheobase.tasks.evaluate import evaluate_run
-from rheobase.tasks.open import folded
-from rheobase.train import choose_device
+from rheobase.train import checkpoint, choose_device
+from rheobase.train.checkpoint import Tensors
 from rheobase.train.record import checksum, write_result
-from rheobase.train.runs import Run
+from rheobase.train.runs import Run, load_network
+from tools.keep import FILES
 
 LIMIT = 15 * 2**20  # bytes, of all of them
 
 
-def ship(run: Path, path: Path, *, data: Path | None, device: str) -> dict[str, Any]:
-    """Write the network of `run` to `path`, folded and with 8-bit weights; what was found when that file was run."""
-    _, network = folded(Run(run))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    native.save(network, path, int8=True)
-    total = sum(p.stat().st_size for p in path.parent.glob("*.safetensors"))
+def files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in files(folder))
+
+
+def eight_bits(network: nn.Module) -> dict[str, Tensors]:
+    """The tensors of a network for a checkpoint: weights of synapses as integers, with a unit per output channel."""
+    weights, units = network.state_dict(), {}
+    for path, layer in network.named_modules():
+        if isinstance(layer, nn.Conv2d | nn.Linear):
+            name = f"{path}.weight"
+            units[name] = int8_unit([layer.weight])
+            weights[name] = in_units(layer.weight, units[name]).to(torch.int8)
+    return {"weights": weights, "units": units}
+
+
+def pack(source: Path, name: str) -> Path:
+    """Write the run `source` to the package as `name`, and return its folder there."""
+    run, folder = Run(source), shipped.FOLDER / name
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    part = shipped.FOLDER.with_name(f".{name}.part")
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir()
+    for file in FILES:
+        shutil.copyfile(source / file, part / file)
+    checkpoint.save(part / "checkpoints", run.trained().step, eight_bits(load_network(run)), {})
+    total = size(part) + sum(size(shipped.FOLDER / other) for other in shipped.names() if other != name)
     if total > LIMIT:
-        path.unlink()
-        raise ValueError(f"with {path.name}, the networks of the package would have {total} bytes, above {LIMIT}")
-    trained, found = (evaluate_run(source, data=data, device=device) for source in (run, path))
+        shutil.rmtree(part)
+        raise ValueError(f"with {name}, the networks of the package would have {total} bytes, above {LIMIT}")
+    shutil.rmtree(folder, ignore_errors=True)
+    part.rename(folder)
+    return folder
+
+
+def ship(source: Path, name: str, *, data: Path | None, device: str) -> dict[str, Any]:
+    """Write the run `source` to the package as `name`; what was found when that network was run."""
+    run, folder = Run(source), pack(source, name)
+    found = evaluate_run(folder, data=data, device=device)
     return {
-        "name": path.stem,
-        "recipe": asdict(Run(run).recipe),
-        "bytes": path.stat().st_size,
-        "sha256": checksum([path]),
-        "trained_accuracy": trained.accuracy,
+        "name": name,
+        "recipe": asdict(run.recipe),
+        "bytes": size(folder),
+        "sha256": checksum(files(folder)),
+        "trained_accuracy": run.rows()[-1]["test_accuracy"],
         "accuracy": found.accuracy,
         "loss": found.loss,
         "firing_rates": found.firing_rates,
@@ -50,7 +87,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path)
     parser.add_argument("--device", default="auto")
     options = parser.parse_args()
-    found = ship(options.run, shipped.FOLDER / f"{options.name}.safetensors", data=options.data, device=options.device)
+    found = ship(options.run, options.name, data=options.data, device=options.device)
     out = Path("results") / "shipped" / f"{options.name}.json"
     fingerprint = Run(options.run).data.fingerprint
     write_result(out, found, device=choose_device(options.device), seed=found["recipe"]["seed"], data=fingerprint)

@@ -1,11 +1,13 @@
-"""Networks that come with the package: made from a run, used by name, and as accurate as it is said."""
+"""Networks that come with the package: made from a run, used by name as runs are, and as accurate as it is said."""
 
-import hashlib
 import json
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from safetensors import safe_open
 from typer.testing import CliRunner
 
@@ -13,8 +15,12 @@ from rheobase import cli, recipes, train
 from rheobase.data import load
 from rheobase.deploy import shipped
 from rheobase.tasks.evaluate import evaluate_run
+from rheobase.train.record import checksum
+from rheobase.train.runs import Run, load_network
 from tools import ship
 from tools.readme import ROOT, tables
+
+Found = dict[str, float]
 
 
 @pytest.fixture(scope="module")
@@ -24,10 +30,10 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def found(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
+def found(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Found:
     """What was measured of a network 'digits' that this package now has."""
     monkeypatch.setattr(shipped, "FOLDER", tmp_path / "networks")
-    return ship.ship(run, shipped.FOLDER / "digits.safetensors", data=None, device="cpu")
+    return ship.ship(run, "digits", data=None, device="cpu")
 
 
 def call(*arguments: str | Path) -> str:
@@ -36,47 +42,116 @@ def call(*arguments: str | Path) -> str:
     return result.output
 
 
-def test_the_file_has_8_bits_per_weight_and_its_own_accuracy(run: Path, found: dict[str, float]) -> None:
-    path = shipped.find(Path("digits"))
-    assert found["bytes"] == path.stat().st_size < 110_000  # 78 thousand weights
-    with safe_open(path, "pt") as file:
+def content(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_it_has_8_bits_per_weight_and_its_own_accuracy(run: Path, found: Found) -> None:
+    folder = shipped.find(Path("digits"))
+    assert found["bytes"] == sum(len(data) for data in content(folder).values())
+    (weights,) = folder.rglob("weights.safetensors")
+    assert weights.stat().st_size < 100_000  # 78 thousand weights
+    with safe_open(weights, "pt") as file:
         assert str(file.get_tensor("stem.weight").dtype) == "torch.int8"
-    assert found["accuracy"] == evaluate_run(path, device="cpu").accuracy
+        assert str(file.get_tensor("soma.weight").dtype) == "torch.float32"
+    assert found["accuracy"] == evaluate_run(folder, device="cpu").accuracy
     assert found["trained_accuracy"] == evaluate_run(run, device="cpu").accuracy
     assert abs(found["accuracy"] - found["trained_accuracy"]) < 0.02
     assert found["accuracy"] > 0.8
 
 
-def test_eval_predict_and_export_take_its_name(
-    found: dict[str, float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.usefixtures("found")
+def test_every_weight_is_within_half_a_step_and_the_rest_is_exact(run: Path) -> None:
+    trained, own = load_network(Run(run)).state_dict(), load_network(Run(shipped.find(Path("digits")))).state_dict()
+    assert trained.keys() == own.keys()
+    synapses = [name for name in own if "soma" not in name and name.endswith("weight")]
+    assert len(synapses) == 10
+    for name, tensor in own.items():
+        if name not in synapses:
+            assert torch.equal(tensor, trained[name]), name
+            continue
+        step = trained[name].abs().flatten(1).amax(1) / 127
+        error = (tensor - trained[name]).abs().flatten(1).amax(1)
+        assert (error <= 0.5001 * step).all(), name
+        assert (error > 0).any(), name
+
+
+def test_every_command_takes_its_name(found: Found, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    before = content(shipped.FOLDER)
     assert f"test accuracy {100 * found['accuracy']:.2f} %" in call("eval", "digits", "--device", "cpu")
     assert "test accuracy" in call("eval", "digits", "--timesteps", "3", "--device", "cpu")
+    assert "digits" in call("models")
+    assert "findings" in call("analyze", "digits", "--images", "9")
+    assert "digits-report.html" in call("report", "digits", "--images", "9")
+    assert "wrote digits-folded.safetensors" in call("fold", "digits")
+    assert "spike for spike" in call("verify", "digits-folded.safetensors", "digits", "--device", "cpu")
+    call("paper", "fig6", "digits", "--images", "2", "--device", "cpu")
     np.save("four.npy", load("digits").test.images[0].numpy())
     said = call("predict", "digits", "four.npy")
+    with pytest.raises(ValueError, match=r"^digits-folded\.safetensors is there already; choose another file"):
+        call("fold", "digits")
     pytest.importorskip("nir", reason="the extra rheobase[nir] is not installed")
-    call("export", "digits", "--to", "nir", "--out", "network.nir")
+    assert "rheobase verify network.nir digits" in call("export", "digits", "--to", "nir", "--out", "network.nir")
     assert call("predict", "network.nir", "four.npy") == said
-    assert f"test accuracy {100 * found['accuracy']:.2f} %" in call("eval", "network.nir", "--device", "cpu")
     assert "digits-int8.nir" in call("export", "digits", "--to", "nir", "--int8")
+    assert content(shipped.FOLDER) == before, "the package is not written to"
 
 
-def test_a_name_that_is_not_known_is_told_the_known_ones(found: dict[str, float]) -> None:
+@pytest.mark.usefixtures("found")
+def test_training_starts_from_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = ["--set", "epochs=1", "--set", "timesteps=2", "--freeze", "body", "--keep-best", "--device", "cpu"]
+    said = call("train", "demo", "--from", "digits", *settings, "--out", "tuned")
+    assert "starts from digits: 39 of 39 tensors" in said.splitlines()[0]
+    start = Run(Path("tuned")).start
+    assert start is not None
+    assert (start["from"], len(start["sha256"])) == ("digits", 64)
+    assert Run(Path("tuned")).rows()[0]["test_accuracy"] > 0.8
+    assert "test accuracy" in call("eval", "tuned/best", "--device", "cpu")
+    assert Run(Path("tuned/best")).start == start
+    call("report", "tuned", "--images", "9")
+    assert "rheobase train demo --from digits --set" in Path("tuned/report.html").read_text()
+
+
+@pytest.mark.usefixtures("found")
+def test_it_is_not_resumed(tmp_path: Path) -> None:
+    copied = shutil.copytree(shipped.find(Path("digits")), tmp_path / "copied")
+    with pytest.raises(ValueError, match=r"copied has weights but no state of a training; start from it with --from"):
+        train.fit(out=copied, resume=True, device="cpu")
+
+
+@pytest.mark.usefixtures("found")
+def test_messages_name_it_as_its_user_does() -> None:
+    opened = Run(shipped.find(Path("digits")))
+    assert str(opened) == "digits"
+    with pytest.raises(
+        ValueError, match=r"^digits was trained on images of \[C, H, W\] = \[1, 8, 8\], these data have"
+    ):
+        opened.data.refuse_others(replace(opened.data, size=9), opened)
+
+
+@pytest.mark.usefixtures("found")
+def test_a_name_that_is_not_known_is_told_the_known_ones() -> None:
     with pytest.raises(ValueError, match=r"dgits is not the folder of a run, a file, or a network .*\(digits\)"):
         evaluate_run(Path("dgits"))
+    with pytest.raises(ValueError, match=r"dgits is not the folder of a run, a file, or a network .*\(digits\)"):
+        call("report", "dgits")
 
 
-def test_a_network_too_large_for_the_package_is_not_left_there(
-    run: Path, found: dict[str, float], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ship, "LIMIT", 150_000)
-    with pytest.raises(ValueError, match=r"with more\.safetensors, the networks of the package would have \d+ bytes"):
-        ship.ship(run, shipped.FOLDER / "more.safetensors", data=None, device="cpu")
+@pytest.mark.usefixtures("found")
+def test_a_network_too_large_for_the_package_is_not_left_there(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ship, "LIMIT", 180_000)
+    before = content(shipped.FOLDER.parent)
+    with pytest.raises(ValueError, match=r"with more, the networks of the package would have \d+ bytes, above 180000"):
+        ship.ship(run, "more", data=None, device="cpu")
+    assert content(shipped.FOLDER.parent) == before
     assert shipped.names() == ["digits"]
 
 
-def test_readme_shows_the_accuracy_of_the_file(found: dict[str, float], tmp_path: Path) -> None:
+def test_readme_shows_the_accuracy_of_the_network(found: Found, tmp_path: Path) -> None:
     (tmp_path / "shipped").mkdir()
     (tmp_path / "shipped" / "digits.json").write_text(json.dumps(found))
     (table,) = tables(tmp_path)
@@ -84,7 +159,8 @@ def test_readme_shows_the_accuracy_of_the_file(found: dict[str, float], tmp_path
 
 
 def test_every_network_of_the_package_was_measured() -> None:
+    assert shipped.names()
     for name in shipped.names():
-        content = json.loads((ROOT / "results" / "shipped" / f"{name}.json").read_text())
-        digest = hashlib.sha256(shipped.find(Path(name)).read_bytes()).hexdigest()
-        assert content["sha256"] == digest, f"measure it: python -m tools.ship RUN {name}"
+        found = json.loads((ROOT / "results" / "shipped" / f"{name}.json").read_text())
+        digest = checksum(ship.files(shipped.find(Path(name))))
+        assert found["sha256"] == digest, f"measure it: python -m tools.ship RUN {name}"

@@ -1,4 +1,5 @@
 import errno
+import hashlib
 import json
 import os
 import random
@@ -124,3 +125,27 @@ def test_a_leftover_of_a_killed_save_is_no_obstacle(tmp_path: Path) -> None:
     save(tmp_path, 2)
     save(tmp_path, 2)
     assert [p.name for p in tmp_path.iterdir()] == ["00000002"]
+
+
+def test_integers_come_back_as_multiples_of_their_units(tmp_path: Path) -> None:
+    weights = {"a": torch.tensor([[[2], [-3]], [[5], [127]]], dtype=torch.int8), "b": torch.tensor([1.5, 2.0])}
+    units = {"a": torch.tensor([0.5, 0.25])}
+    saved = checkpoint.load(checkpoint.save(tmp_path, 1, {"weights": weights, "units": units}, {}))
+    assert saved.weights["a"].tolist() == [[[1.0], [-1.5]], [[1.25], [31.75]]]
+    assert saved.weights["a"].dtype == torch.float32
+    assert torch.equal(saved.weights["b"], weights["b"])
+
+
+def test_the_checksum_is_that_of_the_file_also_in_parts(tmp_path: Path) -> None:
+    whole, parts = (checkpoint.load(save(tmp_path / name, 1, part_bytes=n)) for name, n in (("a", None), ("b", 100)))
+    assert whole.sha256() == hashlib.sha256((whole.path / "weights.safetensors").read_bytes()).hexdigest()
+    assert parts.sha256() == whole.sha256()
+
+
+def test_the_newest_step(tmp_path: Path) -> None:
+    assert checkpoint.newest_step(tmp_path / "none") == 0
+    save(tmp_path, 0)
+    assert checkpoint.newest_step(tmp_path) == 0
+    save(tmp_path, 12)
+    save(tmp_path, 9)
+    assert checkpoint.newest_step(tmp_path) == 12

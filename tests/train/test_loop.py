@@ -167,13 +167,13 @@ def test_ctrl_c_is_ours_only_while_training(tmp_path: Path) -> None:
 
 def start(folder: Path, resume: bool, *settings: str) -> None:
     torch.set_num_threads(1)
-    train.fit(recipe(*settings), out=folder, resume=resume, device="cpu", save_every=0)
+    train.fit(recipe(*settings), out=folder, resume=resume, device="cpu", save_every=0, keep_best=not resume)
 
 
 def test_kills_at_random_moments_change_nothing(tmp_path: Path) -> None:
     settings = ("average=0.8", "epochs=4", "timesteps=1")
     began = time.monotonic()
-    train.fit(recipe(*settings), out=tmp_path / "whole", device="cpu")
+    train.fit(recipe(*settings), out=tmp_path / "whole", device="cpu", keep_best=True)
     lasted = time.monotonic() - began
     rng = random.Random(KILLS)
     kills = attempt = 0
@@ -187,6 +187,7 @@ def test_kills_at_random_moments_change_nothing(tmp_path: Path) -> None:
             kills += 1
         train.fit(recipe(*settings), out=out, resume=True, device="cpu")
         assert_identical(tmp_path / "whole", out)
+        assert_identical(tmp_path / "whole" / "best", out / "best")
         shutil.rmtree(out)
 
 

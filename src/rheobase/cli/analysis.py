@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rheobase.cli.common import DataOption, DeviceOption, PluginOption, RunArgument, console, table, target_file
+from rheobase.cli.common import (
+    RUN_HELP,
+    DataOption,
+    DeviceOption,
+    PluginOption,
+    RunArgument,
+    console,
+    file_of,
+    table,
+    target_file,
+)
 from rheobase.extras import installed
 
 if TYPE_CHECKING:
@@ -38,7 +48,7 @@ def register(app: typer.Typer) -> None:
 
 
 def analyze(
-    run: Annotated[Path | None, typer.Argument(help="Folder of a run.")] = None,
+    run: Annotated[Path | None, typer.Argument(help=RUN_HELP)] = None,
     network: Annotated[str | None, typer.Option(help="A network before any training, instead of a run.")] = None,
     data: DataOption = None,
     images: ImagesOption = 64,
@@ -47,7 +57,7 @@ def analyze(
     """Look inside a trained run, or ask whether a network will train."""
     from rheobase.analysis.distributions import Histogram
     from rheobase.tasks.inspect import inspect_network, inspect_run
-    from rheobase.train.runs import Run
+    from rheobase.tasks.open import open_trained
 
     if (run is None) == (network is None):
         raise ValueError("analyze a run or a network: rheobase analyze RUN, or rheobase analyze --network resnet19")
@@ -68,7 +78,7 @@ def analyze(
             console.print(f"firing rates: {min(rates):.3f} to {max(rates):.3f} spikes per neuron and step")
     else:
         assert run is not None
-        found = inspect_run(Run(run), data=data, images=images)
+        found = inspect_run(open_trained(run), data=data, images=images)
         rows = table("layer", "neurons", "spikes / step", "never fire", "always fire", "potential / v_th")
         for layer in found["layers"]:
             known = found["membranes"].get(layer["name"])  # not of neurons with dynamics of their own
@@ -134,7 +144,7 @@ def report(
     run: RunArgument,
     data: DataOption = None,
     images: ImagesOption = 360,
-    out: Annotated[Path | None, typer.Option(help="File to write; otherwise report.html in the run.")] = None,
+    out: Annotated[Path | None, typer.Option(help="File to write; otherwise report.html in the run, or here.")] = None,
     plugin: PluginOption = None,
 ) -> None:
     """Write one HTML file that shows a run from inside; it needs no network."""
@@ -146,10 +156,11 @@ def write_report(run: Path, *, data: Path | None = None, images: int = 360, out:
     from rheobase.files import atomic_write
     from rheobase.report.page import render
     from rheobase.tasks.inspect import inspect_run
-    from rheobase.train.runs import Run
+    from rheobase.tasks.open import open_trained
 
-    target = target_file(out or run / "report.html", "html")
-    page = render(inspect_run(Run(run), data=data, images=images))
+    opened = open_trained(run)
+    target = target_file(out or file_of(run, "report.html"), "html")
+    page = render(inspect_run(opened, data=data, images=images))
     with atomic_write(target) as part:
         part.write_text(page)
     return target

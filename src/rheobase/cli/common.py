@@ -14,7 +14,8 @@ console = Console(highlight=False, soft_wrap=True, markup=False)
 
 DataOption = Annotated[Path | None, typer.Option(help="Folder with the data set, or with images of your own.")]
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
-RunArgument = Annotated[Path, typer.Argument(help="Folder of a run.")]
+RUN_HELP = "Folder of a run, or the name of a trained network that comes with the package."
+RunArgument = Annotated[Path, typer.Argument(help=RUN_HELP)]
 NetworkArgument = Annotated[
     Path, typer.Argument(help="Folder of a run, a file that fold or export wrote, or a network of the package by name.")
 ]
@@ -83,6 +84,20 @@ def ordinal(number: int) -> str:
     """5 -> 5th."""
     ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
     return f"{number}{ending}"
+
+
+def file_of(source: Path, name: str) -> Path:
+    """Where a command writes the file `name` about a network by itself: into the folder of its run.
+
+    For any other network it is here, named after the network, and must not be there yet.
+    """
+    if source.is_dir():
+        return source / name
+    rest = name.removeprefix("network")
+    own = Path(f"{source.stem}{rest}" if rest != name else f"{source.stem}-{name}")
+    if own.exists():
+        raise ValueError(f"{own} is there already; choose another file with --out")
+    return own
 
 
 def command_line(*words: object, data: Path | None = None) -> str:

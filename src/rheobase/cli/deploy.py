@@ -16,6 +16,7 @@ from rheobase.cli.common import (
     RunArgument,
     command_line,
     console,
+    file_of,
     print_json,
     print_next,
     table,
@@ -51,12 +52,11 @@ def fold(run: RunArgument, data: DataOption = None, out: OutOption = None, plugi
     """Fold tdBN into the weights: a network of synapses and bare LIF neurons, in one file."""
     from rheobase.deploy.formats import native
     from rheobase.tasks.export import precisions
-    from rheobase.tasks.open import folded
-    from rheobase.train.runs import Run
+    from rheobase.tasks.open import folded, open_trained
 
-    opened = Run(run)
+    opened = open_trained(run)
     model, network = folded(opened)
-    target = target_file(out or run / "folded.safetensors", "safetensors")
+    target = target_file(out or file_of(run, "folded.safetensors"), "safetensors")
     agreement = precisions(opened, data, model, network)
     native.save(network, target)
     _print_agreement(agreement)
@@ -80,6 +80,7 @@ def export(
     from rheobase.deploy.network import Network
     from rheobase.tasks.export import write
     from rheobase.tasks.open import open_network, open_run
+    from rheobase.train.runs import Run
 
     module = formats.module(to)
     if form is not Form.canonical and "form" not in signature(module.write).parameters:
@@ -89,14 +90,11 @@ def export(
     if not isinstance(found, Network):
         raise ValueError(f"{network} is exported already; give the run it came from")
     suffix = f"{'-int8' if int8 else ''}{'-portable' if form is Form.portable else ''}{module.SUFFIX}"
-    own = network / f"network{suffix}" if network.is_dir() else Path(f"{network.stem}{suffix}")
-    if out is None and own.exists() and not network.is_dir():
-        raise ValueError(f"{own} is there already; choose another file with --out")
-    target = target_file(out or own, module.SUFFIX.removeprefix("."))
+    target = target_file(out or file_of(network, f"network{suffix}"), module.SUFFIX.removeprefix("."))
     options = {} if form is Form.canonical else {"form": form}
     write(found, target, module, source, int8=int8, data=data, **options)
     console.print(f"wrote {target} ({target.stat().st_size / 2**20:.1f} MB)")
-    if network.is_dir():
+    if isinstance(source, Run):
         print_next((command_line("verify", target, network, data=data), "compare it with the run, on all test images"))
     else:
         print_next((command_line("predict", target, "IMAGE"), "classify an image"))
@@ -112,11 +110,12 @@ def verify(
     plugin: PluginOption = None,
 ) -> None:
     """Run a file against the network it came from: spikes, accuracy, and a verdict."""
+    from rheobase.tasks.open import open_trained
     from rheobase.tasks.verify import verify as compare
     from rheobase.train import choose_device
-    from rheobase.train.runs import Run
 
-    found = compare(file, Run(run), data=data, images=images, simulated=simulate, device=choose_device(device))
+    opened = open_trained(run)
+    found = compare(file, opened, data=data, images=images, simulated=simulate, device=choose_device(device))
     _print_agreement({"float64": found.agreement})
     if found.simulation is not None:
         other = found.simulation

@@ -2,6 +2,7 @@
 
 from dataclasses import asdict
 from inspect import cleandoc
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -81,13 +82,19 @@ def _description(function: object) -> str:
 
 
 def models(json: JsonOption = False, plugin: PluginOption = None) -> None:
-    """List the networks."""
+    """List the networks, and the trained ones that come with the package."""
     from rheobase.analysis.sizes import summary
+    from rheobase.deploy import shipped
     from rheobase.models import MODELS
+    from rheobase.train.runs import Run
 
     found = [summary(name) for name in MODELS]
+    recipes = {name: Run(shipped.find(Path(name))).recipe for name in shipped.names()}
     if json:
-        print_json({"models": [asdict(s) for s in found]})
+        trained = [
+            {"name": n, "network": r.network, "data": r.data, "timesteps": r.timesteps} for n, r in recipes.items()
+        ]
+        print_json({"models": [asdict(s) for s in found], "trained": trained})
         return
     width = max(len(s.name) for s in found)
     console.print(f"{'network':<{width}} layers parameters multiplications default")
@@ -98,6 +105,9 @@ def models(json: JsonOption = False, plugin: PluginOption = None) -> None:
             f"{s.name:<{width}} {s.layers:>6} {parameters:>10} {s.multiplications:>15.3g} {'x'.join(map(str, s.shape))}"
         )
         print_wrapped(s.purpose, "  ")
+    console.print("\ntrained, with the package:")
+    for name, r in recipes.items():
+        print_wrapped(f"{name}: {r.network} on {r.data}, T = {r.timesteps}", "  ")
 
 
 def plan(

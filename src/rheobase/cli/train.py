@@ -5,6 +5,7 @@ import os
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import asdict
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +14,7 @@ import typer
 from rheobase.cli import analysis, deploy
 from rheobase.cli.common import (
     RECIPE_HELP,
+    RUN_HELP,
     DataOption,
     DeviceOption,
     JsonOption,
@@ -34,6 +36,10 @@ if TYPE_CHECKING:
 
 OutOption = Annotated[Path | None, typer.Option(help="Folder for the run; otherwise the first free runs/NAME-NUMBER.")]
 SIMULATED_NOTE = "its recordings are simulated: this says nothing about real ones"
+
+
+class Frozen(StrEnum):
+    body = "body"
 
 
 def register(app: typer.Typer) -> None:
@@ -74,6 +80,11 @@ def train(
     settings: SettingsOption = None,
     data: DataOption = None,
     out: OutOption = None,
+    start: Annotated[
+        str | None, typer.Option("--from", metavar="RUN|NAME", help=f"Begin with trained weights. {RUN_HELP}")
+    ] = None,
+    freeze: Annotated[Frozen | None, typer.Option(help="Train the head alone, of a network given by --from.")] = None,
+    keep_best: Annotated[bool, typer.Option("--keep-best", help="Keep the best epoch too, as RUN/best.")] = False,
     resume: Annotated[Path | None, typer.Option(help="Continue the run in this folder.")] = None,
     go_on: Annotated[bool, typer.Option("--continue", help="Go on with what is in --out, or else start it.")] = False,
     seeds: Annotated[
@@ -91,15 +102,15 @@ def train(
     from rheobase import recipes
 
     changes = [*(settings or []), *([] if seed is None else [f"seed={seed}"])]
+    changes += [] if freeze is None else [f"freeze={freeze}"]
     options: dict[str, Any] = {"data": data, "device": device, "download": download, "tensorboard": tensorboard}
     options["part_bytes"] = 15 * 2**20 if parts else None
     if save_every is not None:
         options["save_every"] = save_every
     if resume is not None:
-        if recipe or changes or out or go_on or seeds:
-            raise ValueError(
-                "--resume continues a run as it began; leave out RECIPE, --set, --seed, --seeds, --out and --continue"
-            )
+        if recipe or changes or out or go_on or seeds or start or keep_best:
+            others = "RECIPE, --set, --seed, --seeds, --out, --continue, --from, --freeze and --keep-best"
+            raise ValueError(f"--resume continues a run as it began; leave out {others}")
         run: Run | None = _fit(None, out=resume, resume=True, **options)
     elif recipe is None:
         raise ValueError(f"which recipe? choose one of {', '.join(recipes.RECIPES)}, or --resume a run")
@@ -108,12 +119,14 @@ def train(
     elif seeds is not None:
         if seed is not None:
             raise ValueError("--seed is for one run, --seeds for several; leave one of them out")
-        chosen = [recipes.get(recipe).changed([*changes, f"seed={s}"]) for s in _distinct(seeds)]
+        several = [recipes.get(recipe).changed([*changes, f"seed={s}"]) for s in _distinct(seeds)]
         again = ["train", recipe, *(f"--set={s}" for s in changes), f"--seeds={seeds}"]
-        _fit_several(chosen, out, again, go_on=go_on, **options)
+        again += [*(["--from", start] if start else []), *(["--keep-best"] if keep_best else [])]
+        _fit_several(several, out, again, go_on=go_on, start=start, keep_best=keep_best, **options)
         return
     else:
-        run = _start_or_go_on(recipes.get(recipe).changed(changes), out, go_on=go_on, **options)
+        chosen = recipes.get(recipe).changed(changes)
+        run = _start_or_go_on(chosen, out, go_on=go_on, start=start, keep_best=keep_best, **options)
     if not _leads():
         return
     if run is None:
@@ -132,20 +145,24 @@ def _distinct(seeds: str) -> list[str]:
     return found
 
 
-def _start_or_go_on(recipe: "Recipe", out: Path | None, *, go_on: bool, **options: Any) -> "Run | None":
+def _start_or_go_on(
+    recipe: "Recipe", out: Path | None, *, go_on: bool, start: str | None, keep_best: bool, **options: Any
+) -> "Run | None":
     """The run of `recipe` in `out`, trained to its end; None, and a sentence, if it was at its end already."""
     from rheobase.train.standing import Standing, standing
 
-    found = standing(out, recipe) if go_on and out is not None else Standing.NEW
+    found = standing(out, recipe, start) if go_on and out is not None else Standing.NEW
     if found is Standing.FINISHED:
         if _leads():
             console.print(f"{out} is finished: {recipe.epochs} epochs of {recipe.name}, seed {recipe.seed}")
         return None
-    return _fit(recipe, out=out, resume=found is Standing.UNFINISHED, **options)
+    if found is Standing.UNFINISHED:
+        return _fit(recipe, out=out, resume=True, **options)
+    return _fit(recipe, out=out, start=start, keep_best=keep_best, **options)
 
 
 def _fit_several(
-    chosen: "list[Recipe]", out: Path | None, again: Sequence[object], *, go_on: bool, **options: Any
+    chosen: "list[Recipe]", out: Path | None, again: Sequence[object], *, go_on: bool, start: str | None, **options: Any
 ) -> None:
     """Train the same recipe from several seeds, in a folder each; what is there already is left as it is."""
     from rheobase.report.comparison import percent
@@ -160,14 +177,14 @@ def _fit_several(
     with folder_of_several(out, chosen[0].name, go_on=go_on, alone=_world() == 1) as whole, together:
         folders = [whole / f"seed-{recipe.seed}" for recipe in chosen]
         for folder, recipe in zip(folders, chosen, strict=True):
-            standing(folder, recipe)  # a run that could not go on is found before the first one starts
+            standing(folder, recipe, start)  # a run that could not go on is found before the first one starts
         for i, (folder, recipe) in enumerate(zip(folders, chosen, strict=True)):
             if _leads():
                 console.print(f"seed {recipe.seed}, {i + 1} of {len(chosen)}")
             gc.collect()  # the network before holds itself, and its memory, by a cycle of references
             words = [*again, "--out", whole, "--continue"]
             began = process_seconds() if i else 0.0
-            _start_or_go_on(recipe, folder, go_on=True, again=words, began=began, **options)
+            _start_or_go_on(recipe, folder, go_on=True, start=start, again=words, began=began, **options)
     if not _leads():
         return
     rows = [Run(folder).rows() for folder in folders]

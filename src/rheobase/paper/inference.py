@@ -14,7 +14,8 @@ from rheobase.deploy import fold
 from rheobase.models import SpikingNet, build
 from rheobase.paper.result import CPU, Result
 from rheobase.report.charts import Chart
-from rheobase.train.runs import Run, load_network
+from rheobase.tasks.open import open_trained
+from rheobase.train.runs import load_network
 
 TIMESTEPS = 6
 BATCH = 64  # of images, so that they fit into any memory
@@ -29,7 +30,7 @@ def fig6(*, run: Path | None = None, data: Path | None = None, images: int = 16,
     """Average spikes per neuron and layer in one inference."""
     found: dict[str, list[LayerActivity]] = {}
     if run is not None:
-        opened = Run(run)
+        opened = open_trained(run)
         recipe = opened.recipe
         x, _ = first_images(opened.open_data(data), recipe, images, torch.float32)
         batches = (part.to(device) for part in x.split(BATCH, dim=x.ndim - 4))
@@ -67,7 +68,7 @@ def table6(
 ) -> Result:
     """Additions and multiplications of one inference, beside the twin without spikes."""
     if run is not None:
-        opened = Run(run)
+        opened = open_trained(run)
         recipe = opened.recipe
         name, timesteps = recipe.network, recipe.timesteps
         network = load_network(opened).float()

@@ -21,7 +21,7 @@ from rheobase.paper.result import CPU, Result
 from rheobase.recipes import Recipe
 from rheobase.report.charts import Chart
 from rheobase.tasks.gradients import GradientNorms, gradient_norms
-from rheobase.train.runs import Run
+from rheobase.tasks.open import open_trained
 
 PRECISION: dict[str, Literal["bf16"]] = {"cuda": "bf16"}
 V_TH = 0.5
@@ -180,7 +180,8 @@ def table(name: str, runs: list[Path]) -> Result:
     rows: list[dict[str, Any]] = []
     if runs:
         for folder in runs:
-            recipe, metrics = Run(folder).recipe, Run(folder).rows()
+            opened = open_trained(folder)
+            recipe, metrics = opened.recipe, opened.rows()
             tested = [row["test_accuracy"] for row in metrics if "test_accuracy" in row]
             if not tested:
                 raise ValueError(f"{folder} has no test accuracy yet; let its first evaluation finish")

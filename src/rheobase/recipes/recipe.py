@@ -71,6 +71,8 @@ class Recipe:
     """`mean`: cross-entropy of the mean output (Eq. 11-13); `steps`: mean of the cross-entropies of all steps (TET)."""
     label_smoothing: float = 0.0
     """Share of a label that is spread over all classes."""
+    freeze: Literal["none", "body"] = "none"
+    """`body`: only the head is trained, of a network that starts from a trained one."""
     average: float = 0.0
     """Decay per step of the moving average of weights that is evaluated and kept; 0: no average."""
     short_timesteps: int = 0

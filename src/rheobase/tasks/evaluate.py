@@ -24,14 +24,14 @@ def evaluate_run(
     network: nn.Module
     loader: Dataset | plugins.Part
     if isinstance(found, Run):
-        recipe, record, owner, data = found.recipe, found.data, found.folder, found.place(data)
+        recipe, record, owner, data = found.recipe, found.data, str(found), found.place(data)
         loader, loss = found.parts.data, found.parts.loss
         network, dtype = load_network(found), DTYPES.get(recipe.precision, torch.float32)
     else:
         deployed = open_file(found)
         if not isinstance(deployed, Network):
             raise ValueError(f"{source} is a file that does not show its spikes; evaluate the run it was exported from")
-        stated, owner = about(deployed, found), found
+        stated, owner = about(deployed, found), str(found)
         recipe, record = replace(stated.recipe, precision="fp32"), stated.data
         network, dtype = deployed, input_dtype(deployed)
         loader, loss = plugins.dataset.get(recipe.data), plugins.loss.get(recipe.loss)

@@ -23,8 +23,7 @@ def write(
     network: Network, target: Path, module: Any, source: Run | Path, *, int8: bool, data: Path | None, **options: Any
 ) -> None:
     """Write the folded network of `source` to `target` by the `module` of its format, in integers if asked."""
-    owner = source.folder if isinstance(source, Run) else source
-    stated = about(network, owner)
+    stated = about(network, source)
     if int8:
         if isinstance(source, Run):
             dataset = source.open_data(data)

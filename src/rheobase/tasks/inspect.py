@@ -141,6 +141,8 @@ def _command(run: Run) -> str:
     for key, value in asdict(recipe).items():
         if key != "name" and getattr(known, key) != value:
             words += ["--set", f"{key}={str(value).lower() if isinstance(value, bool) else value}"]
+    if run.start is not None:
+        words += ["--from", run.start["from"]]
     if (run.folder / PLACE).exists():
         words += ["--data", run.read(PLACE)["data"]]
     loaded = {Path(source).name: source for source in plugins.loaded()}

@@ -53,9 +53,17 @@ def open_file(path: Path) -> Network | onnx.Session:
 
 
 def open_run(source: Path) -> Run | Path:
-    """The run in a folder; or else the file there, or of the network of that name that comes with the package."""
+    """The run in a folder, or of the network of that name that comes with the package; or else the file there."""
     found = shipped.find(source)
     return Run(found) if found.is_dir() else found
+
+
+def open_trained(source: Path) -> Run:
+    """The same for what needs a network as it was trained."""
+    found = open_run(source)
+    if not isinstance(found, Run):
+        raise ValueError(f"{source} is a file of a deployed network; give the run that it came from")
+    return found
 
 
 def open_network(source: Run | Path) -> Network | onnx.Session:

@@ -172,7 +172,7 @@ def _refuse_another(path: Path, stated: About, run: Run, own: About) -> None:
         ("another normalisation", (stated.data.mean, stated.data.std), (own.data.mean, own.data.std)),
     ):
         if one != other:
-            raise ValueError(f"{path} has {what} than {run.folder}; give the run that it was exported from")
+            raise ValueError(f"{path} has {what} than {run}; give the run that it was exported from")
 
 
 def _difference(expected: Tensor, found: Tensor) -> float:

@@ -27,16 +27,39 @@ Tensors = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Checkpoint:
+    path: Path
     step: int
     tensors: dict[str, Tensors]
     """For every safetensors file, by its name without suffix."""
     state: dict[str, Any]
 
+    @property
+    def weights(self) -> Tensors:
+        """Of the network. Those that have `units` are kept as integers, in multiples of a unit per output channel."""
+        units = self.tensors.get("units", {})
+        return {
+            name: t * units[name].view(-1, *[1] * (t.ndim - 1)) if name in units else t
+            for name, t in self.tensors["weights"].items()
+        }
+
+    def sha256(self) -> str:
+        """Of the file of the weights, whole or in parts."""
+        digest = hashlib.sha256()
+        for piece in sorted(self.path.glob("weights.safetensors*")):
+            digest.update(piece.read_bytes())
+        return digest.hexdigest()
+
 
 def save(
-    folder: Path, step: int, tensors: dict[str, Tensors], state: dict[str, Any], *, part_bytes: int | None = None
+    folder: Path,
+    step: int,
+    tensors: dict[str, Tensors],
+    state: dict[str, Any],
+    *,
+    part_bytes: int | None = None,
+    keep: int = KEEP,
 ) -> Path:
-    """Write checkpoint `step` into `folder` and remove all but the newest two."""
+    """Write checkpoint `step` into `folder` and remove all but the newest ones."""
     path = folder / f"{step:08d}"
     files = {f"{name}.safetensors": safetensors.torch.save(_plain(group)) for name, group in tensors.items()}
     files["state.json"] = (json.dumps(state, indent=1, sort_keys=True, allow_nan=False) + "\n").encode()
@@ -55,7 +78,7 @@ def save(
     except OSError as error:
         shutil.rmtree(temporary, ignore_errors=True)
         raise OSError(f"could not write checkpoint {path}: {error.strerror}; earlier checkpoints are intact") from error
-    for old in _steps(folder)[KEEP:]:
+    for old in _steps(folder)[keep:]:
         _remove(old)
     return path
 
@@ -74,7 +97,7 @@ def load(path: Path) -> Checkpoint:
         files[whole] = files.get(whole, b"") + content
     state = json.loads(files.pop("state.json"))
     tensors = {name.removesuffix(".safetensors"): safetensors.torch.load(data) for name, data in files.items()}
-    return Checkpoint(int(path.name), tensors, state)
+    return Checkpoint(path, int(path.name), tensors, state)
 
 
 def latest(folder: Path) -> Checkpoint | None:
@@ -88,6 +111,11 @@ def latest(folder: Path) -> Checkpoint | None:
     if paths:
         raise ValueError(f"no checkpoint in {folder} is usable; start the run again in another folder")
     return None
+
+
+def newest_step(folder: Path) -> int:
+    """The step of the newest checkpoint in `folder`; 0 where nothing was trained yet."""
+    return max((int(path.name) for path in _steps(folder)), default=0)
 
 
 def _steps(folder: Path) -> list[Path]:

@@ -2,6 +2,7 @@
 
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -13,6 +14,7 @@ from rheobase.train import checkpoint, distributed
 from rheobase.train.parts import Parts, named_after
 from rheobase.train.progress import Reporter, process_seconds
 from rheobase.train.runs import Run, channels_last, load_data, network_for
+from rheobase.train.start import Start, describe
 from rheobase.train.step import DTYPES
 from rheobase.train.trainer import Trainer
 
@@ -29,6 +31,8 @@ def fit(
     optimizer: Part | None = None,
     data: Path | None = None,
     out: Path | None = None,
+    start: Run | Path | str | None = None,
+    keep_best: bool = False,
     resume: bool = False,
     device: str = "auto",
     download: bool = False,
@@ -42,6 +46,10 @@ def fit(
     `network`, `neuron`, `dataset`, `loss` and `optimizer` take the place of the parts that the recipe names; they are
     what the decorators of `plugins` take, or a `Dataset`. `data` is the folder with the data set's files.
 
+    `start` is a trained run, its folder, or the name of a network of the package, to begin with its weights instead of
+    random ones; inputs are then normalised as its were. `keep_best` keeps the best epoch in the folder `best` of the
+    run, which is a run itself.
+
     A checkpoint is written after the epoch in which `save_every` seconds have passed, at the end, and on Ctrl-C. Its
     files above `part_bytes` are cut into parts of that size. `began` is when the work on it began, in seconds since
     the start of this process; without it, now.
@@ -49,6 +57,8 @@ def fit(
     began = process_seconds() if began is None else began
     if resume and out is None:
         raise ValueError("resume needs the folder of the run")
+    if resume and (start is not None or keep_best):
+        raise ValueError("a resumed run goes on as it began; leave out start and keep_best")
     handed = {"network": network, "neuron": neuron, "data": dataset, "loss": loss, "optimizer": optimizer}
     given = {name: part for name, part in handed.items() if part is not None}
     earlier = Run(out, **given) if resume and out is not None else None
@@ -59,6 +69,9 @@ def fit(
     recipe = named_after(recipe, given)
     if earlier is not None:
         earlier.refuse_other(recipe)
+    if recipe.freeze != "none" and start is None and earlier is None:
+        raise ValueError(f"freeze={recipe.freeze} needs a trained network to start from; name one with --from")
+    begins = None if start is None else Start.of(start)
     with distributed.team(choose_device(device)) as (team, where):
         if team.world > 1 and out is None:
             raise ValueError("a run of several processes needs a folder that all can see; give one with --out")
@@ -67,7 +80,8 @@ def fit(
         def images() -> Dataset:
             if earlier is not None:
                 return earlier.open_data(data, resume=True, download=download)
-            return load_data(recipe, data, parts.data, download=download)
+            own = load_data(recipe, data, parts.data, download=download)
+            return own if begins is None else begins.normalising(own)
 
         # a download is for one process to do, before the others look
         found = images() if team.leads else None
@@ -75,18 +89,24 @@ def fit(
         found = found or images()
         feed = Feed(found, recipe, where, DTYPES.get(recipe.precision, torch.float32), team.rank, team.world)
         torch.manual_seed(generator(recipe.seed).initial_seed())
-        model = channels_last(network_for(recipe, found.info, parts))  # before there is a folder: it may be impossible
+        # before there is a folder: it may be impossible
+        model = channels_last(network_for(recipe, found.info, parts)).to(feed.dtype)
+        shown = reporter if reporter and team.leads else Reporter()
         if team.leads and earlier is None:
-            out = Run.create(out, recipe, found.info, where, **given).folder
+            options: dict[str, Any] = {"keep_best": keep_best, **given}
+            if begins is not None:
+                options |= {"start": begins.load_into(model, recipe), "weights": model.state_dict()}
+            out = Run.create(out, recipe, found.info, where, **options).folder
+            if begins is not None:
+                shown.note(describe(options["start"], len(found.info.classes)))
         team.wait()
         assert out is not None
         run = earlier or Run(out, **given)
         if team.leads and data is not None:
             run.remember(data)
-        shown = reporter if reporter and team.leads else Reporter()
         with run.claimed() if team.leads else nullcontext():
             trainer = Trainer(run, model, parts, feed, team, shown, began, save_every=save_every, part_bytes=part_bytes)
-            if resume and (saved := checkpoint.latest(run.checkpoints)) is not None:
+            if (resume or begins) and (saved := checkpoint.latest(run.checkpoints)) is not None:
                 trainer.restore(saved)
             if resume and team.leads:
                 run.keep_rows(trainer.step // feed.steps)

@@ -37,9 +37,10 @@ def make_optimizer(
 ) -> torch.optim.Optimizer:
     """The recipe's optimiser, or what `make` makes; weight decay is for synapses alone."""
     # once each: layers may share a weight
-    decayed = list(dict.fromkeys(m.weight for m in network.modules() if isinstance(m, nn.Conv2d | nn.Linear)))
+    synapses = dict.fromkeys(m.weight for m in network.modules() if isinstance(m, nn.Conv2d | nn.Linear))
+    decayed = [p for p in synapses if p.requires_grad]
     chosen = {id(p) for p in decayed}
-    others = [p for p in network.parameters() if id(p) not in chosen]
+    others = [p for p in network.parameters() if p.requires_grad and id(p) not in chosen]
     groups = [{"params": decayed, "weight_decay": recipe.weight_decay}, {"params": others, "weight_decay": 0.0}]
     lr = torch.tensor(recipe.lr, device=device) if device.type == "cuda" else recipe.lr
     made = (make or optimizer.get(recipe.optimizer))([group for group in groups if group["params"]], lr, recipe)

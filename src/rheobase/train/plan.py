@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_leaves
 from rheobase.data import DataInfo, expected
 from rheobase.recipes import Recipe
 from rheobase.train.capture import capture
+from rheobase.train.freezing import freeze, train_mode
 from rheobase.train.optimizers import make_optimizer
 from rheobase.train.runs import channels_last, network_for
 from rheobase.train.step import DTYPES, make_step
@@ -51,6 +52,8 @@ def tensor_bytes(recipe: Recipe, batch: int, data: DataInfo | None = None) -> in
         with _default_dtype(dtype):  # fake parameters cannot be converted afterwards
             network = network_for(recipe, data)
             average = network_for(recipe, data) if recipe.average else None
+        freeze(network, recipe)
+        train_mode(network, recipe)
         optimizer = make_optimizer(network, recipe, CPU)
         scaler = torch.amp.GradScaler("cpu", enabled=False)
         step = make_step(network, optimizer, scaler, recipe, recipe.timesteps, average)

@@ -47,6 +47,9 @@ class Waiting:
 class Reporter:
     """Told of every epoch, and of a step when `due` says so (its numbers cost a synchronisation); shows nothing."""
 
+    def note(self, sentence: str) -> None:
+        """Something to know before it starts."""
+
     def start(self, folder: Path, epochs: int, steps: int, done: int) -> None: ...
 
     def due(self) -> bool:
@@ -64,6 +67,9 @@ class Lines(Reporter):
 
     def __init__(self, console: Console, advise: Advise | None = None) -> None:
         self.console, self.advise, self.epochs, self.waiting = console, advise, 0, Waiting()
+
+    def note(self, sentence: str) -> None:
+        self.console.print(sentence, highlight=False, soft_wrap=True)
 
     def start(self, folder: Path, epochs: int, steps: int, done: int) -> None:
         self.epochs = epochs

@@ -1,4 +1,4 @@
-"""The folder of a run: recipe, record of its data, environment, plugins, metrics, checkpoints. Text and safetensors."""
+"""The folder of a run: recipe, data, environment, plugins, start, metrics, checkpoints. Text and safetensors."""
 
 import json
 import shutil
@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from rheobase.data import DataInfo, Dataset, load
+from rheobase.deploy import shipped
 from rheobase.files import atomic_write, finite_or_null, strict_json, write_json
 from rheobase.models import build
 from rheobase.nn import Soma
@@ -24,6 +25,8 @@ from rheobase.recipes.settings import as_text, differences
 from rheobase.train import checkpoint, origins
 from rheobase.train.parts import Parts
 from rheobase.train.record import write_result
+
+START = "start.json"
 
 Row = dict[str, Any]  # the metrics of one epoch
 BEGINNING = ".beginning"  # lies in the folder of a run until its first checkpoint
@@ -40,10 +43,30 @@ class Run:
         self.folder, self.given = folder, given
         self.checkpoints = folder / "checkpoints"
         self.metrics = folder / "metrics.jsonl"
+        self.best = folder / "best"
+        """Of a run that keeps its best epoch: the folder of it."""
+
+    def __str__(self) -> str:
+        """As messages name it: the folder, or the name of a network that comes with the package."""
+        return self.folder.name if self.folder.parent == shipped.FOLDER else str(self.folder)
 
     @classmethod
-    def create(cls, folder: Path | None, recipe: Recipe, info: DataInfo, device: torch.device, **given: Any) -> "Run":
-        """A new run in `folder`, or else in the first free `runs/<recipe>-<number>`."""
+    def create(
+        cls,
+        folder: Path | None,
+        recipe: Recipe,
+        info: DataInfo,
+        device: torch.device,
+        *,
+        start: Row | None = None,
+        weights: checkpoint.Tensors | None = None,
+        keep_best: bool = False,
+        **given: Any,
+    ) -> "Run":
+        """A new run in `folder`, or else in the first free `runs/<recipe>-<number>`.
+
+        One that starts from another has a record of that, `start`, and a checkpoint 0 with the `weights`.
+        """
         parts = Parts.of(recipe, **given)
         try:
             if folder is not None:
@@ -55,10 +78,17 @@ class Run:
             write_result(folder / "environment.json", {}, **how)
             write_json(folder / "data.json", info.as_dict())
             origins.keep(folder, recipe, parts, given)
+            if start is not None and weights is not None:
+                write_json(folder / START, start)
+                checkpoint.save(folder / "checkpoints", 0, {"weights": weights}, {})
+            if keep_best:
+                (folder / "best").mkdir()
             write_json(folder / "recipe.json", asdict(recipe))  # the last one: it makes the folder a run
         except OSError as error:
             where = folder or Path("runs")
-            raise OSError(f"cannot write to {where}: {error.strerror}; choose another folder with --out") from error
+            raise OSError(
+                f"cannot write to {where}: {error.strerror or error}; choose another folder with --out"
+            ) from error
         return cls(folder, **given)
 
     @cached_property
@@ -69,6 +99,18 @@ class Run:
     def data(self) -> DataInfo:
         """What it was trained on."""
         return DataInfo.of(self.read("data.json"), self.folder / "data.json")
+
+    @property
+    def start(self) -> Row | None:
+        """Where it started from; None for one that began with random weights."""
+        return self.read(START) if (self.folder / START).exists() else None
+
+    def trained(self) -> checkpoint.Checkpoint:
+        """Its newest checkpoint."""
+        saved = checkpoint.latest(self.checkpoints)
+        if saved is None:
+            raise ValueError(f"{self} has no checkpoint: no epoch was finished, or weights were not kept")
+        return saved
 
     @cached_property
     def parts(self) -> Parts:
@@ -96,7 +138,7 @@ class Run:
             self.recipe,
             self.data,
             self.place(path),
-            self.folder,
+            self,
             loader=self.parts.data,
             resume=resume,
             download=download,
@@ -141,7 +183,7 @@ class Run:
 
     def discard_if_empty(self) -> None:
         """Remove a run that failed before its first epoch: it would only be in the way of the next try."""
-        if not self.metrics.exists() and not self.checkpoints.exists():
+        if not self.metrics.exists() and not checkpoint.newest_step(self.checkpoints):
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def append(self, row: Row) -> None:
@@ -162,7 +204,9 @@ class Run:
 
     def keep_rows(self, epochs: int) -> None:
         """Forget metrics of epochs after the first `epochs`: they will be run again."""
-        rows = [row for row in self.rows() if row["epoch"] <= epochs]
+        self.write_rows([row for row in self.rows() if row["epoch"] <= epochs])
+
+    def write_rows(self, rows: list[Row]) -> None:
         with atomic_write(self.metrics) as part:
             part.write_text("".join(map(self._line, rows)))
 
@@ -264,10 +308,8 @@ def open_data(
 
 def load_network(run: Run) -> nn.Module:
     """The trained network of a run, ready for inference."""
-    network, saved = run.network(), checkpoint.latest(run.checkpoints)
-    if saved is None:
-        raise ValueError(f"{run.folder} has no checkpoint: no epoch was finished, or weights were not kept")
-    weights = saved.tensors["weights"]
+    network = run.network()
+    weights = run.trained().weights
     first, _ = next(network.named_parameters())
     try:
         network.to(weights[first].dtype).load_state_dict(weights)

@@ -8,6 +8,7 @@ from pathlib import Path
 from rheobase.recipes import Recipe
 from rheobase.train import checkpoint
 from rheobase.train.runs import Run, own_folder
+from rheobase.train.start import name_of
 
 
 class Standing(Enum):
@@ -16,8 +17,8 @@ class Standing(Enum):
     FINISHED = auto()
 
 
-def standing(folder: Path, recipe: Recipe) -> Standing:
-    """Of a run of `recipe` in `folder`; a run of another recipe there is a ValueError.
+def standing(folder: Path, recipe: Recipe, start: str | None = None) -> Standing:
+    """Of a run of `recipe` in `folder` that began with the weights of `start`; any other run there is a ValueError.
 
     It only reads. Several processes come to the same answer if each asks before it calls `fit`, which writes nothing
     until all of them have come there.
@@ -26,6 +27,12 @@ def standing(folder: Path, recipe: Recipe) -> Standing:
         return Standing.NEW
     run = Run(folder)
     run.refuse_other(recipe)
+    began = None if run.start is None else run.start["from"]
+    if began != (None if start is None else name_of(Path(start))):
+        raise ValueError(
+            f"{folder} holds a run that started from {began or 'random weights'}, not from {start or 'random weights'}; "
+            "go on with it as it began, or choose another folder"
+        )
     rows = run.rows()
     if not rows or rows[-1]["epoch"] < recipe.epochs:
         return Standing.UNFINISHED

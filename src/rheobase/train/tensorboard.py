@@ -14,6 +14,9 @@ class TensorBoard(Reporter):
         need("tensorboard", "TensorBoard")
         self.inner, self.writer_class = inner, need("torch.utils.tensorboard", "TensorBoard").SummaryWriter
 
+    def note(self, sentence: str) -> None:
+        self.inner.note(sentence)
+
     def start(self, folder: Path, epochs: int, steps: int, done: int) -> None:
         # steps after those done are there from a run that was stopped, and come again
         self.writer = self.writer_class(str(folder / "tensorboard"), purge_step=done + 1)

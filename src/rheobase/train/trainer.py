@@ -16,10 +16,12 @@ from torch import Tensor, nn
 
 from rheobase.data.feed import Feed
 from rheobase.train import checkpoint
+from rheobase.train.best import Best
 from rheobase.train.capture import capture
 from rheobase.train.checkpoint import Checkpoint, Tensors
 from rheobase.train.distributed import Team
 from rheobase.train.evaluation import evaluate
+from rheobase.train.freezing import freeze, train_mode
 from rheobase.train.optimizers import make_optimizer, set_learning_rate
 from rheobase.train.parts import Parts
 from rheobase.train.progress import Reporter, process_seconds
@@ -58,10 +60,12 @@ class Trainer:
         self.device = device = feed.device
         recipe = self.recipe
         self.network = network.to(device, feed.dtype)
+        freeze(self.network, recipe)
         self.average = copy.deepcopy(self.network) if recipe.average else None
         self.optimizer = make_optimizer(self.network, recipe, device, parts.optimizer)
         self.scaler = torch.amp.GradScaler(device.type, enabled=recipe.precision == "fp16")
         self.forward = team.wrap(self.network)
+        self.best = Best(run, part_bytes) if team.leads and run.best.is_dir() else None
         self.step = 0
         self.began, self.before = began, 0.0  # before: seconds that earlier processes worked on this run
         self.saved = time.monotonic()
@@ -75,6 +79,8 @@ class Trainer:
     def train(self) -> None:
         steps = self.feed.steps
         self.reporter.start(self.run.folder, self.recipe.epochs, steps, self.step)
+        if self.best is not None:
+            self.best.write()  # a kill may have come before it
         timesteps, step = 0, None
         try:
             # a signal reaches the processes of a team at different steps: they stop at once instead
@@ -104,7 +110,7 @@ class Trainer:
     def _epoch(self, epoch: int, step: Step, interrupted: threading.Event) -> None:
         steps, started = self.feed.steps, time.monotonic()
         seen_before = float(self.totals[3])
-        self.network.train()
+        train_mode(self.network, self.recipe)
         for images, labels, share in self.feed.training(epoch, first=self.step - epoch * steps):
             set_learning_rate(self.optimizer, learning_rate(self.recipe, self.step / steps))
             weight = () if self.team.world == 1 else (share,)
@@ -128,6 +134,8 @@ class Trainer:
         stopping = interrupted.is_set()  # once: a signal from here on is for the next epoch
         if self.team.leads:
             self.run.append(row)
+            if self.best is not None:
+                self.best.see(row, self.result)
             if last or stopping or time.monotonic() - self.saved >= self.save_every:
                 self.save()
             self.reporter.epoch(row)
@@ -162,7 +170,7 @@ class Trainer:
     def _check_finite(self, loss: float) -> None:
         if not isfinite(loss):
             kept = self.run.checkpoints
-            good = f"the last good checkpoint is in {kept}; " if kept.exists() else ""
+            good = f"the last good checkpoint is in {kept}; " if checkpoint.newest_step(kept) else ""
             raise ValueError(
                 f"the loss became {loss} by step {self.step}; {good}try a smaller lr or more warmup_epochs"
             )
@@ -184,11 +192,21 @@ class Trainer:
             "optimizer": numbers,
         }
         tensors = {"weights": self.result.state_dict(), "training": training}
+        if self.best is not None:
+            tensors["best"], state["best"] = self.best.weights, self.best.row
         checkpoint.save(self.run.checkpoints, self.step, tensors, state, part_bytes=self.part_bytes)
         self.run.begun()
+        if self.best is not None:
+            self.best.write()
         self.saved = time.monotonic()
 
     def restore(self, saved: Checkpoint) -> None:
+        if saved.step == 0:  # the weights that it starts from, and nothing else
+            for network in {self.network, self.result}:
+                network.load_state_dict(saved.weights)
+            return
+        if "training" not in saved.tensors:
+            raise ValueError(f"{self.run} has weights but no state of a training; start from it with --from instead")
         training, steps = saved.tensors["training"], saved.state.get("steps_per_epoch", self.feed.steps)
         if steps != self.feed.steps:
             raise ValueError(
@@ -203,6 +221,8 @@ class Trainer:
             self.network.load_state_dict(_under("network.", training))
         self._restore_optimizer(_under("optimizer.", training) | saved.state.get("optimizer", {}))
         self.scaler.load_state_dict(saved.state["scaler"])
+        if self.best is not None:
+            self.best.restore(saved)
 
     def _optimizer_state(self) -> Iterator[tuple[str, Any]]:
         """What the optimiser keeps, for every parameter and group, by a name."""

@@ -1,0 +1,56 @@
+"""The best epoch of a run, kept beside its last: the folder `best` in it, which is a run itself.
+
+While the run goes on, its checkpoints carry the best weights too, so that a resumed run has the same ones.
+"""
+
+import shutil
+from dataclasses import asdict
+from typing import Any
+
+from torch import nn
+
+from rheobase.files import write_json
+from rheobase.train import checkpoint, origins
+from rheobase.train.checkpoint import Checkpoint, Tensors
+from rheobase.train.runs import START, Row, Run
+
+
+class Best:
+    """The epoch of the highest test accuracy so far, the first of equals."""
+
+    def __init__(self, run: Run, part_bytes: int | None) -> None:
+        self.run, self.part_bytes = run, part_bytes
+        self.row: dict[str, Any] = {}  # epoch, step and accuracy; empty before the first evaluation
+        self.weights: Tensors = {}
+        self.written = True
+
+    def see(self, row: Row, network: nn.Module) -> None:
+        """`row` is what was found of `network` after an epoch."""
+        if row.get("test_accuracy", -1.0) > self.row.get("test_accuracy", -1.0):
+            self.row = {key: row[key] for key in ("epoch", "step", "test_accuracy")}
+            self.weights = {name: t.detach().to("cpu", copy=True) for name, t in network.state_dict().items()}
+            self.written = False
+
+    def restore(self, saved: Checkpoint) -> None:
+        self.row, self.weights = saved.state.get("best", {}), saved.tensors.get("best", {})
+        self.written = not self.row
+
+    def write(self) -> None:
+        """Make the folder hold it, if it does not yet."""
+        if self.written:
+            return
+        run, own = self.run, Run(self.run.best)
+        tensors = {"weights": self.weights}
+        path = checkpoint.save(own.checkpoints, self.row["step"], tensors, {}, part_bytes=self.part_bytes)
+        for other in own.checkpoints.glob("[0-9]*"):
+            if other != path:
+                shutil.rmtree(other)
+        if not (own.folder / "recipe.json").exists():
+            for name in ("data.json", "environment.json", START, origins.FILE):
+                if (run.folder / name).exists():
+                    shutil.copyfile(run.folder / name, own.folder / name)
+            if (run.folder / origins.SOURCES).exists():
+                shutil.copytree(run.folder / origins.SOURCES, own.folder / origins.SOURCES, dirs_exist_ok=True)
+        own.write_rows([row for row in run.rows() if row["epoch"] <= self.row["epoch"]])
+        write_json(own.folder / "recipe.json", asdict(run.recipe))  # the last one: it makes the folder a run
+        self.written = True

@@ -1,0 +1,81 @@
+"""The best epoch beside the last: which one it is, and that it is a run of its own."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rheobase import recipes, train
+from rheobase.recipes import Recipe
+from rheobase.tasks.evaluate import evaluate_run
+from rheobase.train.runs import Run
+from tests.train.test_loop import StopAt, assert_identical
+
+
+def recipe(*settings: str) -> Recipe:
+    """At this learning rate the accuracy goes up and down."""
+    return recipes.get("demo").changed(
+        ["epochs=5", "batch_size=512", "timesteps=1", "lr=3.0", "schedule=step", *settings]
+    )
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return train.fit(recipe(), out=tmp_path_factory.mktemp("runs") / "run", device="cpu", keep_best=True)
+
+
+def best_row(run: Run) -> dict[str, Any]:
+    return max(run.rows(), key=lambda row: row.get("test_accuracy", -1.0))
+
+
+def test_it_is_the_epoch_of_the_highest_test_accuracy(run: Run) -> None:
+    row = best_row(run)
+    assert row["epoch"] < 5, "the last epoch is the best: nothing is seen here"
+    found = evaluate_run(run.best, device="cpu")
+    assert (found.accuracy, found.loss) == (row["test_accuracy"], row["test_loss"])
+    best = Run(run.best)
+    assert best.trained().step == row["step"]
+    assert best.recipe == run.recipe
+    assert best.data == run.data
+    assert best.rows() == run.rows()[: row["epoch"]]
+    assert best.read("environment.json") == run.read("environment.json")
+    assert [path.name for path in best.checkpoints.iterdir()] == [f"{row['step']:08d}"]
+
+
+def test_the_run_itself_is_what_it_would_be_without(run: Run, tmp_path: Path) -> None:
+    plain = train.fit(recipe(), out=tmp_path / "plain", device="cpu")
+    own, other = run.trained().tensors, plain.trained().tensors
+    for group in ("weights", "training"):
+        assert all(torch.equal(own[group][name], t) for name, t in other[group].items())
+    assert not plain.best.exists()
+
+
+@pytest.mark.parametrize("step", [2, 8])
+def test_a_resumed_run_has_the_same(run: Run, tmp_path: Path, step: int) -> None:
+    out = tmp_path / "run"
+    with pytest.raises(train.Interrupted):
+        train.fit(recipe(), out=out, device="cpu", keep_best=True, reporter=StopAt(step))
+    train.fit(recipe(), out=out, device="cpu", resume=True)
+    assert_identical(out, run.folder)
+    assert_identical(out / "best", run.best)
+
+
+def test_what_a_kill_left_out_is_made_up_for(run: Run, tmp_path: Path) -> None:
+    """Between the last checkpoint and the folder of the best."""
+    out = shutil.copytree(run.folder, tmp_path / "run")
+    shutil.rmtree(out / "best")
+    (out / "best").mkdir()
+    train.fit(recipe(), out=out, device="cpu", resume=True)
+    assert_identical(out / "best", run.best)
+
+
+def test_a_damaged_checkpoint_leaves_no_best_of_epochs_that_come_again(run: Run, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    with pytest.raises(train.Interrupted):
+        train.fit(recipe(), out=out, device="cpu", keep_best=True, reporter=StopAt(13), save_every=0)
+    later = shutil.copytree(run.trained().path, out / "best" / "checkpoints" / "00000099")
+    train.fit(recipe(), out=out, device="cpu", resume=True)
+    assert not later.exists()
+    assert_identical(out / "best", run.best)
