@@ -91,9 +91,8 @@ def models(json: JsonOption = False, plugin: PluginOption = None) -> None:
     found = [summary(name) for name in MODELS]
     recipes = {name: Run(shipped.find(Path(name))).recipe for name in shipped.names()}
     if json:
-        trained = [
-            {"name": n, "network": r.network, "data": r.data, "timesteps": r.timesteps} for n, r in recipes.items()
-        ]
+        keys = ("network", "data", "timesteps")
+        trained = [{"name": name} | {key: getattr(r, key) for key in keys} for name, r in recipes.items()]
         print_json({"models": [asdict(s) for s in found], "trained": trained})
         return
     width = max(len(s.name) for s in found)

@@ -76,7 +76,7 @@ class Group:
     """The folder of its run, or the one that holds those of its seeds."""
     runs: list[Member]
     settings: dict[str, Any]
-    """All that they have in common; `device`, `data_content`, `plugins` beside the settings of the recipe."""
+    """All that they have in common; `start`, `device`, `data_content`, `plugins` beside the settings of the recipe."""
     epochs: int
     """That each of them has finished."""
     accuracy_last: Spread | None
@@ -138,6 +138,7 @@ def _common(run: Run) -> dict[str, Any]:
     return {
         "recipe": settings.pop("name"),
         **settings,
+        "start": "random weights" if run.start is None else run.start["from"],
         "device": recorded.get("device") or NOT_KNOWN,
         "data_content": run.data.fingerprint or NOT_KNOWN,
         "plugins": ", ".join(origins.checksums(run.folder)),

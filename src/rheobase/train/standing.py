@@ -27,10 +27,11 @@ def standing(folder: Path, recipe: Recipe, start: str | None = None) -> Standing
         return Standing.NEW
     run = Run(folder)
     run.refuse_other(recipe)
-    began = None if run.start is None else run.start["from"]
-    if began != (None if start is None else name_of(Path(start))):
+    own = "random weights" if run.start is None else run.start["from"]
+    wanted = "random weights" if start is None else name_of(Path(start))
+    if own != wanted:
         raise ValueError(
-            f"{folder} holds a run that started from {began or 'random weights'}, not from {start or 'random weights'}; "
+            f"{folder} holds a run that started from {own}, not from {wanted}; "
             "go on with it as it began, or choose another folder"
         )
     rows = run.rows()
