@@ -83,6 +83,7 @@ def diagonal(scale: Scale) -> nn.Conv2d:
 
 def _convolution(name: str, node: nn.Module, before: list[nn.Module], shape: Shape, *, with_bias: bool) -> nn.Conv2d:
     """The convolution that does on inputs of this shape what `node` does after the pools and flattens `before` it."""
+    conv: nn.Conv2d
     if isinstance(node, nn.Linear):
         conv = convolution(_kernel_of(node.weight, nn.Sequential(*before), shape), _copy(node.bias))
     elif isinstance(node, Scale):

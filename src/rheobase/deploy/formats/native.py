@@ -26,7 +26,9 @@ _OPTIONS = {
     "Flatten": (),
     "LIF": ("decay", "fraction_bits"),
 }
-_LATER = {"LIF": {"reset": "hard", "initial": 0.0}}  # options that are left out where they have these values
+_LATER: dict[str, dict[str, Any]] = {
+    "LIF": {"reset": "hard", "initial": 0.0}
+}  # options that are left out where they have these values
 
 
 def save(network: Network, path: str | Path, *, int8: bool = False) -> None:

@@ -6,12 +6,12 @@ The neuron u[t] = decay * u[t-1] * (1 - s[t-1]) + x[t] is NIR's LIF stepped by f
     canonical   dt / (1 - decay)  1 / (1 - decay)  v_th                  0
     portable    dt / (1 - decay)  1                (1 - decay) * v_th    0
 
-Without a leak (decay 1) it is NIR's IF, in both forms with r = 1 / dt and v_threshold = v_th. Canonical keeps the layers
-as they are; portable serves importers that ignore r or know few layers: it has convolutions only. What a node sums are
-several edges into it. Shapes carry no batch and no time.
+Without a leak (decay 1) it is NIR's IF, in both forms with r = 1 / dt and v_threshold = v_th. Canonical keeps the
+layers as they are; portable serves importers that ignore r or know few layers: it has convolutions only. What a node
+sums are several edges into it. Shapes carry no batch and no time.
 
-NIR's nodes reset to a value, and start at 0: a soft reset and an initial potential cannot be written. The simulator knows
-both, so `to_graph` does too.
+NIR's neurons reset to a value and start at 0, so a soft reset and an initial potential cannot be written. The simulator
+knows both, and so does `to_graph`.
 """
 
 import json
