@@ -130,7 +130,7 @@ def test_pictures_of_all_kinds_are_predicted_and_a_damaged_one_is_named(
     assert code == 1
     assert out.count("Nüsse") == 10
     assert "kaputt.jpg" in out
-    assert err == "error: 1 of 11 images could not be read\n"
+    assert err == "error: 1 of 11 files could not be read\n"
 
 
 def test_a_size_is_asked_for_by_the_option_of_the_command(pictures: Path, rheobase: Command) -> None:

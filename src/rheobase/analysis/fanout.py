@@ -1,7 +1,7 @@
 """Energy from recorded firing rates: what the spikes of each layer reach, from shapes alone, without weights or images.
 
-It is what `operations` would count if the spikes of a layer were spread evenly over its neurons, by the conventions
-that it calls the paper's: layers that pixels or averages feed multiply at every step.
+It is what `operations` would count if the spikes of a layer were spread evenly over its neurons, and no pixel or
+average were exactly 0 or 1: layers that those feed multiply, at every step.
 """
 
 from collections.abc import Mapping
@@ -44,7 +44,7 @@ def fan_out(network: Network, shape: tuple[int, ...]) -> FanOut:
         if isinstance(node, nn.Conv2d | nn.Linear | Scale):
             for feeder in arriving:
                 if feeder is None:
-                    multiplications += node.weight.numel() * y[0, 0].numel()
+                    multiplications += _connections(node, x, y)
                 else:
                     additions[feeder] += _connections(node, x, y)
             feeders[name] = [None]

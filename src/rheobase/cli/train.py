@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -184,7 +184,9 @@ def _fit_several(
             gc.collect()  # the network before holds itself, and its memory, by a cycle of references
             words = [*again, "--out", whole, "--continue"]
             began = process_seconds() if i else 0.0
-            _start_or_go_on(recipe, folder, go_on=True, start=start, again=words, began=began, **options)
+            run = _start_or_go_on(recipe, folder, go_on=True, start=start, again=words, began=began, **options)
+            if run is not None and run.interrupted and recipe is not chosen[-1]:
+                _tell_how_to_go_on(f"stopped after seed {recipe.seed}", words, options["data"])
     if not _leads():
         return
     rows = [Run(folder).rows() for folder in folders]
@@ -258,12 +260,15 @@ def _fit(
     try:
         run = train.fit(recipe, device=device, data=data, reporter=reporter, began=began, **options)
     except train.Interrupted as stop:
-        line = command_line(*(again or ("train", "--resume", stop.folder)), data=data)
-        typer.echo(f"{stop}; continue with: {line}", err=True)
-        raise typer.Exit(130) from None
+        _tell_how_to_go_on(str(stop), again or ("train", "--resume", stop.folder), data)
     if _leads():
         _show(run)
     return run
+
+
+def _tell_how_to_go_on(what: str, words: Sequence[object], data: Path | None) -> NoReturn:
+    typer.echo(f"{what}; continue with: {command_line(*words, data=data)}", err=True)
+    raise typer.Exit(130) from None
 
 
 def _show(run: "Run") -> None:

@@ -138,11 +138,11 @@ def _command(run: Run) -> str:
     base = recipe.name if recipe.name in RECIPES else "demo"  # one that was made in Python has no name to give
     known = get(base)
     words = ["rheobase", "train", base]
+    if run.start is not None:
+        words += ["--from", run.start["from"]]
     for key, value in asdict(recipe).items():
         if key != "name" and getattr(known, key) != value:
             words += ["--set", f"{key}={str(value).lower() if isinstance(value, bool) else value}"]
-    if run.start is not None:
-        words += ["--from", run.start["from"]]
     if (run.folder / PLACE).exists():
         words += ["--data", run.read(PLACE)["data"]]
     loaded = {Path(source).name: source for source in plugins.loaded()}

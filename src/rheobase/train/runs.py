@@ -45,6 +45,8 @@ class Run:
         self.metrics = folder / "metrics.jsonl"
         self.best = folder / "best"
         """Of a run that keeps its best epoch: the folder of it."""
+        self.interrupted = False
+        """Whether Ctrl-C came in its last epoch, too late to stop it."""
 
     def __str__(self) -> str:
         """As messages name it: the folder, or the name of a network that comes with the package."""

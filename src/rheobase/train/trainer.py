@@ -91,6 +91,7 @@ class Trainer:
                         timesteps = self.recipe.timesteps_at(epoch)
                         step = self._make_step(timesteps)
                     self._epoch(epoch, step, interrupted)
+                self.run.interrupted = interrupted.is_set()
         finally:
             self.reporter.stop()
 
