@@ -139,7 +139,12 @@ class _Graph:
                 pooled = self.add(f"{inside}pool", nn.AdaptiveAvgPool2d(1), *self.read(args[0]))
                 values[step] = self.flattened(inside, (pooled,))
             elif _adds(step) and len(args) == 2:
-                values[step] = _terms(args[0]) + _terms(args[1])
+                values[step] = total = _terms(args[0]) + _terms(args[1])
+                if len(set(total)) < len(total):
+                    raise ValueError(
+                        f"fold: '{step.name}' in {_where(model, path)} adds what is in the sum already; let a synapse "
+                        "double it"
+                    )
             else:
                 raise ValueError(f"fold: cannot map the operation '{step.name}' in {_where(model, path)}")
         raise ValueError(f"fold: {_where(model, '')} yields nothing")
