@@ -11,6 +11,8 @@ from rheobase.analysis.sizes import neurons
 from rheobase.deploy import fold
 from rheobase.deploy.network import LIF, Network, Scale, linear
 from rheobase.models import build
+from rheobase.models.blocks import DenseHead, MSBlock, SEWBlock
+from tests.deploy.networks import styled
 
 
 def always_firing(network: Network) -> Network:
@@ -37,10 +39,15 @@ def odd_network() -> Network:
     return Network(nodes, dict(zip(names, [(n,) for n in ["input", *names]], strict=False))).eval()
 
 
-@pytest.mark.parametrize("name", ["odd", "resnet8", "plain5", "resnet17"])
-def test_it_is_what_is_counted_when_all_neurons_fire(name: str) -> None:
-    channels, size = (3, 9) if name == "odd" else (2, 34)
-    network = odd_network() if name == "odd" else fold(build(name, in_channels=channels, image_size=size))
+@pytest.mark.parametrize("name", ["odd", "resnet8", "plain5", "resnet17", SEWBlock, MSBlock])
+def test_it_is_what_is_counted_when_all_neurons_fire(name: str | type[nn.Module]) -> None:
+    channels, size = (3, 9) if name == "odd" else (2, 34 if isinstance(name, str) else 8)
+    if name == "odd":
+        network = odd_network()
+    elif isinstance(name, str):
+        network = fold(build(name, in_channels=channels, image_size=size))
+    else:
+        network = fold(styled(name, DenseHead).float())
     counted = operations(always_firing(network), torch.randn(2, channels, size, size), 3)
     found = fan_out(network.to("meta"), (channels, size, size))
     additions = sum(layer.additions for layer in counted.layers if layer.fed_by == "spikes")

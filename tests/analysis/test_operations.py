@@ -6,10 +6,13 @@ import torch
 from rheobase.analysis.operations import Operations, operations
 from rheobase.analysis.sizes import synapses
 from rheobase.deploy import fold
+from rheobase.deploy.formats.nir import to_graph
 from rheobase.deploy.lower import diagonal
 from rheobase.deploy.network import INPUT, LIF, Network, Scale, linear
+from rheobase.deploy.simulate import simulate
 from rheobase.models import build
-from tests.deploy.networks import images, tiny
+from rheobase.models.blocks import DenseHead, GlobalHead, MSBlock, PooledBlock, SEWBlock, SEWBottleneck
+from tests.deploy.networks import images, styled, tiny
 
 
 def by_hand() -> tuple[Network, torch.Tensor]:
@@ -58,7 +61,8 @@ def brute_force(network: Network, x: torch.Tensor, steps: int) -> dict[str, floa
     values, counts = {"input": x.expand(steps, *x.shape)}, {}
     for name, value in network.run(x, steps):
         values[name] = value.expand(steps, *value.shape[1:])
-        node, mask = network.nodes[name], (values[network.inputs[name][0]] != 0).double().flatten(0, 1)
+        node = network.nodes[name]
+        mask = sum((values[source] != 0).double().flatten(0, 1) for source in network.inputs[name])
         if isinstance(node, torch.nn.Conv2d):
             ones = torch.ones_like(node.weight, dtype=torch.float64)
             counts[name] = torch.nn.functional.conv2d(mask, ones, None, node.stride, node.padding).sum().item()
@@ -75,6 +79,34 @@ def test_counts_of_a_network_by_brute_force(global_pool: bool) -> None:
     found = operations(network, x, 4)
     assert {layer.name: layer.effective for layer in found.layers} == pytest.approx(brute_force(network, x, 4))
     assert {layer.fed_by for layer in found.layers} == {"image", "spikes", "averages"}
+
+
+@pytest.mark.parametrize("head", [GlobalHead, DenseHead])
+@pytest.mark.parametrize("block", [SEWBlock, SEWBottleneck, MSBlock, PooledBlock])
+def test_sums_are_counted_source_by_source(block: type, head: type) -> None:
+    network, x = fold(styled(block, head)), images(3, 2, 8)
+    found = operations(network, x, 4)
+    assert {layer.name: layer.effective for layer in found.layers} == pytest.approx(brute_force(network, x, 4))
+    for layer in found.layers:
+        assert (layer.fed_by != "spikes") == (layer.multiplications > 0), layer.name
+    done = simulate(to_graph(network, (2, 8, 8)), x[0].numpy(), 4).operations
+    for layer in operations(network, x[:1], 4).layers:
+        assert done[layer.name].additions == layer.additions + layer.bias, layer.name
+        assert done[layer.name].multiplications == layer.multiplications, layer.name
+
+
+def test_spikes_beside_averages_by_hand() -> None:
+    """Two spikes of a 2 x 2 image of one channel, and their average, read by a layer of three outputs."""
+    nodes = {
+        "scale": Scale(torch.ones(1), None),
+        "lif": LIF(0.0, torch.full((1,), 0.5)),
+        "pool": torch.nn.AvgPool2d(3, 1, 1),
+        "decode": torch.nn.Conv2d(1, 3, 1, bias=False),
+    }
+    network = Network(nodes, {"scale": [INPUT], "lif": ["scale"], "pool": ["lif"], "decode": ["lif", "pool"]})
+    decode = operations(network, torch.tensor([[[[1.0, 1.0], [0.0, 0.0]]]]), 5).layers[1]
+    assert (decode.fed_by, decode.additions, decode.multiplications) == ("averages", 5 * 2 * 3, 5 * 4 * 3)
+    assert decode.from_spikes == 5 * 3 * (2 + 4 * 2)  # every window has both
 
 
 def test_sequences_cost_the_same_as_images_shown_again() -> None:

@@ -75,6 +75,25 @@ def test_int8_is_exact_in_the_simulator(run):
     assert "0 spikes differ on 1 image" in output  # random weights: nothing is said about the accuracy
 
 
+@pytest.fixture(scope="module")
+def soft(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "soft"
+    recipe = recipes.get("demo").changed(["timesteps=2", "reset=soft", "learn_decay=channel"])
+    run = Run.create(folder, recipe, load("digits").info, torch.device("cpu"))
+    checkpoint.save(run.checkpoints, 1, {"weights": randomise(run.network(), 8).float().state_dict()}, {})
+    return folder
+
+
+def test_soft_resets_go_where_they_are_known(soft):
+    assert call("fold", soft).exit_code == 0
+    assert "spike for spike" in call("verify", soft / "folded.safetensors", soft, "--images", 4).output
+    assert call("export", soft, "--to", "onnx").exit_code == 0
+    assert "as accurate as the trained" in call("verify", soft / "network.onnx", soft, "--images", 4).output
+    with pytest.raises(ValueError, match=r"^cannot express 'soma' in NIR, .* soft reset; export to onnx or native"):
+        call("export", soft, "--to", "nir")
+    assert not list(soft.glob("*.nir"))
+
+
 def test_a_changed_file_is_found_out(run, tmp_path):
     from rheobase.deploy.formats import native
 

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from rheobase.models import BasicBlock, Bottleneck, GlobalHead, PlainBlock, PooledHead, SpikingNet, build
-from rheobase.nn import Conv2d, Soma
+from rheobase.nn import Conv2d, Soma, normalisations, somas
 
 # Small versions of every network: (name, options, image size, timesteps), all dimensions different.
 SMALL = [
@@ -23,15 +23,18 @@ def randomise(model: SpikingNet, size: int, seed: int = 0) -> SpikingNet:
     """Random lambda and beta, negative ones too, and running statistics that are random but let the input through."""
     torch.manual_seed(seed)
     model = model.double().train().requires_grad_(False)
-    somas = [module for module in model.modules() if isinstance(module, Soma)]
-    for soma in somas:
-        nn.init.uniform_(soma.weight, 0.7, 1.6).mul_(torch.randn_like(soma.weight).sign())
-        nn.init.normal_(soma.bias, 0, 0.15)
-        soma.momentum = 1.0
+    norms = [norm for norm in normalisations(model) if not isinstance(norm, Soma) or norm.normalize]
+    for norm in norms:
+        nn.init.uniform_(norm.weight, 0.7, 1.6).mul_(torch.randn_like(norm.weight).sign())
+        nn.init.normal_(norm.bias, 0, 0.15)
+        norm.momentum = 1.0
+    for soma in somas(model).values():
+        if soma.learn_decay != "none":
+            nn.init.normal_(soma.decay_logit)
     model(images(5, model.stem.in_channels, size, seed=11), 3)  # statistics as they are after training
-    for soma in somas:
-        soma.running_mean.add_(0.2 * torch.randn_like(soma.running_mean) * soma.running_var.sqrt())
-        soma.running_var.mul_(torch.empty_like(soma.running_var).uniform_(0.6, 1.5))
+    for norm in norms:
+        norm.running_mean.add_(0.2 * torch.randn_like(norm.running_mean) * norm.running_var.sqrt())
+        norm.running_var.mul_(torch.empty_like(norm.running_var).uniform_(0.6, 1.5))
     return model.eval()
 
 
@@ -56,6 +59,20 @@ def tiny(seed: int = 0, *, global_pool: bool = False, decay: float = 0.25, v_th:
         soma=soma,
     )
     return randomise(model, 7, seed)
+
+
+def styled(block: type[nn.Module], head: type[nn.Module] = GlobalHead, seed: int = 0, **neuron: object) -> SpikingNet:
+    """Three blocks of one kind, the last of them with a stride, for images of 2 x 8 x 8, 5 classes."""
+    torch.manual_seed(seed)
+    model = SpikingNet(
+        stem=Conv2d(2, 3, 3, padding=1, bias=False),
+        stages=[(block, 3, 2, 1), (block, 6, 1, 2)],
+        head=head,
+        num_classes=5,
+        image_size=8,
+        **neuron,
+    )
+    return randomise(model, 8, seed)
 
 
 def images(n: int, channels: int, size: int, seed: int = 1) -> Tensor:

@@ -6,9 +6,9 @@ from rheobase.analysis.variants import NeuNorm, NoNorm, StepNorm, UnitAlpha, Uns
 from rheobase.deploy.agreement import agreement, record
 from rheobase.deploy.folding import fold
 from rheobase.deploy.formats import nir
-from rheobase.deploy.network import LIF, Network, Scale
+from rheobase.deploy.network import LIF, Network, Scale, node_name
 from rheobase.models import MODELS, BasicBlock, build
-from rheobase.nn import AvgPool2d, Conv2d, ReluSoma, Soma
+from rheobase.nn import AvgPool2d, Conv2d, ReluSoma, Soma, TdBN, somas
 from tests.deploy.networks import SMALL, images, randomise, tiny, trained_like
 
 
@@ -21,8 +21,27 @@ def assert_identical(model: nn.Module, network: Network, x: Tensor, timesteps: i
         assert (spikes != spikes[:, :1]).double().mean() > 0.01, name
 
 
+RELATIVES = [
+    "cifarnet", "ms_resnet18", "ms_resnet19", "ms_resnet34", "sew_resnet18", "sew_resnet19", "sew_resnet34",
+    "sew_resnet50", "vgg11", "vgg16",
+]  # fmt: skip
+
+
 def test_every_network_is_covered():
-    assert {name for name, *_ in SMALL} == set(MODELS)
+    assert {name for name, *_ in SMALL} | set(RELATIVES) == set(MODELS)
+
+
+@pytest.mark.parametrize("name", RELATIVES)
+def test_the_wiring_of_large_networks(name):
+    """Without memory; `test_every_network` runs small ones of their blocks."""
+    with torch.device("meta"):
+        model = build(name)
+    network = fold(model)
+    layers = {name for name, node in network.nodes.items() if isinstance(node, LIF)}
+    assert layers == {node_name(path) for path in somas(model)}
+    synapses = [module for module in model.modules() if isinstance(module, nn.Conv2d | nn.Linear)]
+    assert sum(isinstance(node, nn.Conv2d | nn.Linear) for node in network.nodes.values()) == len(synapses)
+    assert list(network.nodes)[-1] == "head_decode"
 
 
 @pytest.mark.parametrize(("name", "options", "size", "timesteps"), SMALL, ids=[name for name, *_ in SMALL])
@@ -40,26 +59,6 @@ def test_neurons_that_fire_like_the_papers_fold(choices):
         for i, soma in enumerate(m for m in model.modules() if isinstance(m, Soma)):
             soma.decay_logit.fill_(i / 4 - 1)
     assert_identical(model, fold(model), images(2, 1, 8), 5)
-
-
-@pytest.mark.parametrize(
-    ("choices", "message"),
-    [
-        (
-            {"reset": "soft"},
-            "fold: the neurons of soma have a soft reset, which a deployed network does not know; train with "
-            "reset=hard",
-        ),
-        (
-            {"learn_decay": "channel"},
-            "fold: the neurons of soma have a decay for every channel, and a deployed layer has one; train with "
-            "learn_decay=layer",
-        ),
-    ],
-)
-def test_neurons_that_a_deployed_network_does_not_know(choices, message):
-    with pytest.raises(ValueError, match=f"^{message}$"):
-        fold(build("resnet8", **choices))
 
 
 def test_a_relu_network_is_refused():
@@ -188,7 +187,11 @@ def test_an_operation_that_cannot_be_mapped_is_named():
         def forward(self, s):
             return self.inner(s) * 2
 
-    for block, words in [(Doubled(), "'add' in body.0"), (Conditional(), "body.0"), (Wrapper(), "'mul' in body.0")]:
+    for block, words in [
+        (Doubled(), "'add' in body.0 .* adds what is in the sum already"),
+        (Conditional(), "body.0"),
+        (Wrapper(), "'mul' in body.0"),
+    ]:
         model = tiny()
         model.body.insert(0, block)
         with pytest.raises(ValueError, match=words):
@@ -283,3 +286,72 @@ def test_a_node_called_output_cannot_be_written_as_nir():
     network = Network({"output": nn.Conv2d(2, 5, 3)}, {"output": ["input"]})
     with pytest.raises(ValueError, match="cannot express 'output' in NIR"):
         nir.to_nir(network, (2, 7, 7))
+
+
+class Sums(nn.Module):
+    """tdBN of a sum of currents, a soma behind a sum of spikes, a pool, a shortcut and a flattened sum."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.two, self.norm = Conv2d(2, 3, 3), Conv2d(2, 3, 3, bias=False), TdBN(3)
+        self.bare, self.soma, self.shortcut = Soma(3, normalize=False), Soma(3), nn.Identity()
+        self.both, self.pool, self.decode = Soma(3, branches=2), AvgPool2d(2), nn.Linear(3 * 9, 5)
+
+    def forward(self, x):
+        current = self.norm(self.one(x) + self.two(x))
+        a = self.bare(current)
+        b = self.soma(current)
+        spikes = torch.add(a, b)
+        c = self.both(self.shortcut(spikes), spikes.add(self.soma(a)))
+        return self.decode((self.pool(c) + self.pool(spikes)).flatten(2))
+
+
+def test_sums_wherever_they_are():
+    torch.manual_seed(0)
+    model = Sums().double().eval()
+    for norm in (model.norm, model.soma, model.both):
+        for p in (norm.weight, norm.running_var):
+            nn.init.uniform_(p, 0.7, 1.6)
+        for p in (norm.bias, norm.running_mean):
+            nn.init.normal_(p, 0, 0.2)
+    network, x = fold(model), torch.randn(4, 3, 2, 8, 8, dtype=torch.float64)
+    assert_identical(model, network, x, None)
+    assert network.inputs["bare"] == ("one", "two")
+    assert network.inputs["soma"] == ("one_", "two_")  # tdBN twice: weights of its own
+    assert network.inputs["shortcut"] == ("bare", "soma")  # a scale of the sum
+    assert network.inputs["both_scale"] == ("bare", "soma", "soma_")
+    assert network.inputs["decode"] == ("flatten", "flatten_")
+
+
+def test_a_network_that_yields_a_sum_is_refused():
+    class TwoHeads(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.stem, self.soma, self.a, self.b = Conv2d(2, 3, 3), Soma(3), nn.Linear(3, 5), nn.Linear(3, 5)
+
+        def forward(self, x):
+            s = self.soma(self.stem(x)).mean((-2, -1))
+            return self.a(s) + self.b(s)
+
+    with pytest.raises(ValueError, match=r"^fold: expected one layer that yields the logits, got a, b$"):
+        fold(TwoHeads())
+
+
+def test_normalisations_of_their_own_kind_are_refused():
+    class Half(TdBN):
+        def current(self, *xs):
+            return super().current(*xs) / 2
+
+    with pytest.raises(ValueError, match=r"^fold: 1 \(Half\) computes in a way of its own"):
+        fold(nn.Sequential(Conv2d(2, 3, 3), Half(3), Soma(3, normalize=False)))
+    with pytest.raises(ValueError, match=r"^fold: 1 expects 2 branches, got 1$"):
+        fold(nn.Sequential(Conv2d(2, 3, 3), TdBN(3, branches=2), Soma(3, normalize=False)))
+
+
+def test_what_is_added_besides_values_is_named():
+    class Shifted(nn.Module):
+        def forward(self, s):
+            return s + 1.0
+
+    with pytest.raises(ValueError, match=r"^fold: cannot map the operation 'add' in 1"):
+        fold(nn.Sequential(Conv2d(2, 3, 3), Shifted(), Soma(3)))

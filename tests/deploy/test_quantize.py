@@ -10,8 +10,9 @@ from rheobase.deploy.formats import nir as rheobase_nir
 from rheobase.deploy.network import INPUT, LIF, Network, Scale
 from rheobase.deploy.quantize import FRACTION_BITS, int8_unit, quantize
 from rheobase.deploy.simulate import simulate
+from rheobase.models.blocks import MSBlock, PooledBlock, SEWBlock
 from rheobase.nn import Conv2d, Soma
-from tests.deploy.networks import images, tiny
+from tests.deploy.networks import images, styled, tiny
 
 ONE = 2**FRACTION_BITS
 
@@ -30,16 +31,19 @@ def integer_network(network, x, timesteps):
         values = {INPUT: image}
         for name, node in network.nodes.items():
             if name in potentials:
+                decay, start, threshold = (
+                    integer((p + torch.zeros_like(node.v_th)) * ONE)[:, None, None]
+                    for p in (node.decay, node.initial, node.v_th - 0.5 / ONE)
+                )
                 current = sum(values[source] for source in network.inputs[name])
-                old = potentials[name] if potentials[name] is not None else np.zeros_like(current)
-                u = (round(node.decay * ONE) * old >> FRACTION_BITS) + current
+                old = potentials[name] if potentials[name] is not None else start + np.zeros_like(current)
+                u = (decay * old >> FRACTION_BITS) + current
                 assert np.abs(u).max() < 2**31
-                threshold = integer(node.v_th * ONE - 0.5)
-                values[name] = (u > threshold[:, None, None]).astype(np.int64)
-                potentials[name] = np.where(values[name] == 1, 0, u)
+                values[name] = (u > threshold).astype(np.int64)
+                potentials[name] = np.where(values[name] == 1, u - threshold if node.reset == "soft" else 0, u)
                 spikes[name].append(values[name].ravel())
             else:
-                values[name] = integer_convolution(node, values[network.inputs[name][0]])
+                values[name] = integer_convolution(node, sum(values[source] for source in network.inputs[name]))
     return {name: np.stack(s) for name, s in spikes.items()}, values[name].ravel()
 
 
@@ -71,6 +75,54 @@ def test_it_is_an_integer_network(decay):
         for name, expected in spikes.items():
             np.testing.assert_array_equal(result.spikes[name][:, i].numpy(), expected)
         np.testing.assert_allclose(result.logits[-1, i].numpy(), sums / ONE * network.logit_unit)
+
+
+@pytest.mark.parametrize("block", [SEWBlock, MSBlock, PooledBlock])
+@pytest.mark.parametrize("reset", ["hard", "soft"])
+def test_so_are_those_of_other_residuals_and_neurons(block, reset):
+    exact = fold(styled(block, learn_decay="channel", reset=reset))
+    last = exact.nodes["soma"]  # of MS networks, the first one of others
+    initial = torch.linspace(-0.2, 0.3, len(last.v_th)).double()
+    exact.nodes["soma"] = LIF(1.0, last.v_th, reset=reset, initial=initial)
+    network, x = quantize(exact, images(6, 2, 8, seed=5), 4), images(2, 2, 8)
+    result = record(network, x, 4)
+    for i in range(2):
+        spikes, sums = integer_network(network, x[i], 4)
+        for name, expected in spikes.items():
+            np.testing.assert_array_equal(result.spikes[name][:, i].numpy(), expected)
+        np.testing.assert_allclose(result.logits[-1, i].numpy(), sums / ONE * network.logit_unit)
+    found = agreement(record(exact, x, 4), result)
+    assert found.layers["body_0_neurons" if block is MSBlock else "soma"] < 0.02
+    assert max(found.layers.values()) < 0.25
+
+
+def test_a_stream_of_currents_has_one_unit():
+    network, exact = quantize(fold(styled(MSBlock)), images(6, 2, 8), 3), fold(styled(MSBlock))
+    readers = ["body_0_neurons", "body_1_neurons", "body_2_neurons"]
+    stem = exact.nodes["stem"].weight * network.input_unit
+    unit = int8_unit([stem, *(exact.nodes[f"body_{i}_conv2"].weight for i in (0, 1))])
+    for name in readers:
+        assert torch.equal(network.nodes[name].v_th, network.nodes[readers[0]].v_th)
+        assert ((network.nodes[name].v_th * unit - exact.nodes[name].v_th).abs() <= unit / ONE).all()
+    assert max(network.nodes[f"body_{i}_conv2"].weight.abs().max() for i in (0, 1)) <= 127
+
+
+def test_sums_of_spikes_count_in_what_must_fit():
+    """Neurons that do not leak add up 64 steps, so many sources need a coarser unit."""
+    width = 2**11
+    nodes = {"stem": nn.Conv2d(1, width, 1), **{f"lif{i}": LIF(0.0, torch.ones(width)) for i in range(4)}}
+    nodes |= {
+        "wide": nn.Conv2d(width, 3, 1, bias=False),
+        "neurons": LIF(1.0, torch.ones(3)),
+        "readout": nn.Conv2d(3, 2, 1),
+    }
+    nodes["wide"].weight.data.fill_(1.0)
+    inputs = {"stem": [INPUT], "neurons": ["wide"], "readout": ["neurons"]} | {f"lif{i}": ["stem"] for i in range(4)}
+    x = torch.randn(1, 1, 1, 1).double()
+    for sources in (1, 4):
+        found = quantize(small(nodes, inputs | {"wide": [f"lif{i}" for i in range(sources)]}), x, 2)
+        largest = found.nodes["wide"].weight.abs().sum() / 3 + found.nodes["wide"].bias.abs().max()
+        assert 0.5 * 2**31 < largest * sources * 64 * ONE < 2**31
 
 
 def test_branches_share_units_and_use_the_whole_range():
@@ -205,10 +257,10 @@ def test_wiring_that_has_no_integers_is_named():
         return torch.nn.Conv2d(channels, out, 1)
 
     neurons = {name: LIF(0.25, torch.ones(3)) for name in ("a", "b")}
-    twice = {"conv": conv(2, 3), **neurons, "readout": conv(3, 5)}
-    inputs = {"conv": [INPUT], "a": ["conv"], "b": ["conv"], "readout": ["b"]}
-    with pytest.raises(ValueError, match="'conv' leads to more than one layer of neurons"):
-        quantize(small(twice, inputs), images(6, 2, 7), 4)
+    mixed = {"conv": conv(2, 2), "a": LIF(0.25, torch.ones(2)), "two": conv(2, 3), "b": neurons["b"]}
+    inputs = {"conv": [INPUT], "a": ["conv"], "two": [INPUT, "a"], "b": ["two"], "readout": ["b"]}
+    with pytest.raises(ValueError, match="'two' reads the image and spikes"):
+        quantize(small(mixed | {"readout": conv(3, 5)}, inputs), images(6, 2, 7), 4)
     chain = {"one": conv(2, 4), "two": conv(4, 3), "a": neurons["a"], "readout": conv(3, 5)}
     inputs = {"one": [INPUT], "two": ["one"], "a": ["two"], "readout": ["a"]}
     with pytest.raises(ValueError, match="'two' cannot follow 'one'"):

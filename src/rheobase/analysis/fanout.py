@@ -33,25 +33,26 @@ class FanOut:
 def fan_out(network: Network, shape: tuple[int, ...]) -> FanOut:
     """Of a network on the meta device, for images of `shape` [C, H, W]."""
     values = {INPUT: torch.empty(1, *shape, device="meta")}
-    feeders: dict[str, str | None] = {INPUT: None}  # the neurons whose spikes arrive, where nothing else does
+    feeders: dict[str, list[str | None]] = {INPUT: [None]}  # the neurons whose spikes arrive; None is anything else
     neurons: dict[str, int] = {}
     additions: dict[str, float] = {}
     multiplications = 0.0
     for name, node in network.nodes.items():
-        source = network.inputs[name][0]
-        x, feeder = values[source], feeders[source]
+        sources = network.inputs[name]
+        x, arriving = values[sources[0]], [feeder for source in sources for feeder in feeders[source]]
         y = values[name] = x if isinstance(node, LIF) else node(x)
         if isinstance(node, nn.Conv2d | nn.Linear | Scale):
-            if feeder is None:
-                multiplications += _connections(node, x, y)
-            else:
-                additions[feeder] += _connections(node, x, y)
-            feeders[name] = None
+            for feeder in arriving:
+                if feeder is None:
+                    multiplications += _connections(node, x, y)
+                else:
+                    additions[feeder] += _connections(node, x, y)
+            feeders[name] = [None]
         elif isinstance(node, LIF):
-            feeders[name], neurons[name], additions[name] = name, y.numel(), 0.0
+            feeders[name], neurons[name], additions[name] = [name], y.numel(), 0.0
         else:
             averages = isinstance(node, nn.AvgPool2d | nn.AdaptiveAvgPool2d)
-            feeders[name] = None if averages else feeder
+            feeders[name] = [None] if averages else arriving
     return FanOut(neurons, additions, multiplications)
 
 

@@ -2,8 +2,9 @@
 
 There is one way to count, for `report`, `analyze`, `verify` and Table 6. An input of zero costs nothing, and a weight
 of zero is no synapse. An input of one (a spike, a single event) costs an addition at every synapse that it reaches, any
-other value (a pixel, an average, several events) a multiplication, whose own addition is not counted again. Biases and
-updates of neurons are counted apart. It is done in double precision, so that everybody sees the same spikes.
+other value (a pixel, an average, several events) a multiplication, whose own addition is not counted again. Spikes that
+are added up arrive one by one from their sources, so they cost additions too. Biases and updates of neurons are counted
+apart. It is done in double precision, so that everybody sees the same spikes.
 
 Two points are conventions, and both ways are counted:
 - a layer behind average pooling is fed by averages: multiplications, or, with the scale of the pooling folded into its
@@ -30,7 +31,7 @@ class LayerOperations:
 
     name: str
     fed_by: str
-    """"spikes", "averages" or "image"."""
+    """"spikes", "averages" (among spikes, too), "image", or "current" for anything else."""
     dense: float
     """Multiply-accumulates if every input counted, at one timestep: what the twin without spikes does."""
     additions: float
@@ -121,38 +122,44 @@ def operations(network: Network, images: Tensor, timesteps: int | None = None) -
     layers = []
     updates = fired = 0.0
     for name, value in network.run(images, timesteps):
-        node, source = network.nodes[name], network.inputs[name][0]
-        x = values[source]
+        node, sources = network.nodes[name], network.inputs[name]
+        fed_by = _together({kinds[source] for source in sources})
         if isinstance(node, LIF):
             kinds[name] = "spikes"
             updates += value[0, 0].numel() * steps
             fired += float(value.double().sum()) / count
         elif isinstance(node, nn.Conv2d | nn.Linear | Scale):
             kinds[name] = "current"
-            per_image = steps / len(x) / count  # a current that all steps share was computed once
-            ones = _products(node, (x == 1).flatten(0, 1)) * per_image
-            others = _products(node, ((x != 0) & (x != 1)).flatten(0, 1)) * per_image
-            pooled = spikes_in.get(source)
+            ones = others = from_spikes = 0.0
+            for source in sources:
+                x = values[source]
+                per_image = steps / len(x) / count  # a current that all steps share was computed once
+                alone = _products(node, (x == 1).flatten(0, 1)) * per_image
+                pooled = spikes_in.get(source)
+                ones += alone
+                others += _products(node, ((x != 0) & (x != 1)).flatten(0, 1)) * per_image
+                from_spikes += alone if pooled is None else _products(node, pooled.flatten(0, 1)) * per_image
             layers.append(
                 LayerOperations(
                     name=name,
-                    fed_by=kinds[source],
+                    fed_by=fed_by,
                     dense=int((node.weight != 0).sum()) * value[0, 0, 0].numel(),
                     additions=ones,
                     multiplications=others,
-                    from_spikes=ones if pooled is None else _products(node, pooled.flatten(0, 1)) * per_image,
+                    from_spikes=from_spikes,
                     bias=0.0 if node.bias is None else value[0, 0].numel() * steps,
                 )
             )
         else:  # pooling and flattening pass on what feeds them
-            kinds[name] = kinds[source]
+            kinds[name] = fed_by
+            whole = sum(spikes_in.get(source, values[source]) for source in sources)
+            assert isinstance(whole, Tensor)
             if isinstance(node, nn.AvgPool2d | nn.AdaptiveAvgPool2d):
-                if kinds[source] == "spikes":
+                if fed_by == "spikes":
                     kinds[name] = "averages"
-                whole = spikes_in.get(source, x).flatten(0, 1)
-                spikes_in[name] = (node(whole) * _window(node, x)).unflatten(0, x.shape[:2])
-            elif source in spikes_in:
-                spikes_in[name] = node(spikes_in[source].flatten(0, 1)).unflatten(0, value.shape[:2])
+                spikes_in[name] = (node(whole.flatten(0, 1)) * _window(node, whole)).unflatten(0, whole.shape[:2])
+            elif len(sources) > 1 or sources[0] in spikes_in:
+                spikes_in[name] = node(whole.flatten(0, 1)).unflatten(0, value.shape[:2])
         values[name] = value
         for used in network.inputs[name]:
             if last_use[used] == name:
@@ -170,6 +177,13 @@ def operations(network: Network, images: Tensor, timesteps: int | None = None) -
         connection_sparsity=sum(int((p == 0).sum()) for p in weights) / max(1, total),
         footprint=footprint,
     )
+
+
+def _together(kinds: set[str]) -> str:
+    """What feeds a layer that sums inputs of these kinds."""
+    if len(kinds) == 1:
+        return next(iter(kinds))
+    return "averages" if kinds == {"spikes", "averages"} else "current"
 
 
 def _window(pool: nn.AvgPool2d | nn.AdaptiveAvgPool2d, x: Tensor) -> int:

@@ -30,7 +30,7 @@ class Calibration:
         self.until: dict[str, str] = {}  # whose spikes are needed up to which layer
         for name, node in exact.nodes.items():
             for synapse in exact.inputs[name] if isinstance(node, LIF) else (name,):
-                self.until[exact.inputs[synapse][0]] = name
+                self.until |= dict.fromkeys(exact.inputs[synapse], name)
         widest = max(prod(shape) for shape in node_shapes(exact, tuple(images.shape[2:])).values())
         few = min(images.shape[1], max(1, MEMORY // (widest * timesteps)))
         images = images[:, torch.arange(few) * images.shape[1] // few]  # from everywhere
@@ -38,7 +38,7 @@ class Calibration:
 
     def inputs(self, synapses: Mapping[str, nn.Conv2d]) -> dict[str, Pair]:
         """What every synapse of one layer reads, [P, C * kernel], at the same places of the layer."""
-        sent = {name: self.sent[self.inputs_of[name][0]] for name in synapses}
+        sent = {name: (self._sent_to(name, 0), self._sent_to(name, 1)) for name in synapses}
         name, conv = next(iter(synapses.items()))
         steps = max(len(exact) for exact, _ in sent.values())
         most = min(PLACES, VALUES // max(conv.weight[0].numel() for conv in synapses.values()))
@@ -52,8 +52,13 @@ class Calibration:
         for source in [source for source, last in self.until.items() if last == name]:
             del self.sent[source]
 
+    def _sent_to(self, synapse: str, version: int) -> Tensor:
+        """The sum of what its sources send."""
+        first, *others = (self.sent[source][version] for source in self.inputs_of[synapse])
+        return sum((x.to(torch.uint8) for x in others), start=first.to(torch.uint8)) if others else first
+
     def _spikes(self, name: str, nodes: Mapping[str, nn.Module], version: int) -> Tensor:
-        synapses = {synapse: self.sent[self.inputs_of[synapse][0]][version] for synapse in self.inputs_of[name]}
+        synapses = {synapse: self._sent_to(synapse, version) for synapse in self.inputs_of[name]}
         parts = []
         for batch in zip(*(x.split(BATCH, 1) for x in synapses.values()), strict=True):
             currents = []

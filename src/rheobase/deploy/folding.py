@@ -5,9 +5,13 @@
 
 An identity shortcut becomes a synapse too: a scale per channel. The biases of a soma's branches are summed into its
 first one. The wiring is read from the blocks' own `forward`, so blocks of other shapes fold as well.
+
+A sum is no node: whoever reads it reads all its terms. So spikes that are added stay spikes, and neurons that get a sum
+of currents have several synapses.
 """
 
-from dataclasses import dataclass, field
+import operator
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -15,20 +19,60 @@ from torch import Tensor, fx, nn
 
 from rheobase.deploy.convolution import convolution
 from rheobase.deploy.network import INPUT, LIF, Network, Scale, linear, node_name
-from rheobase.nn import AvgPool2d, Conv2d, ReferenceSoma, Soma, as_sequence
+from rheobase.nn import AvgPool2d, Conv2d, ReferenceSoma, Soma, TdBN, as_sequence
 
-_Affine = tuple[Tensor, Tensor]  # factor and shift per channel
-LAYERS = (nn.Conv2d, nn.Linear, nn.AvgPool2d, nn.Identity, nn.Dropout, nn.Dropout2d, Soma)
+LAYERS = (nn.Conv2d, nn.Linear, nn.AvgPool2d, nn.Identity, nn.Dropout, nn.Dropout2d, TdBN)
+ADDITIONS = (operator.add, operator.iadd, torch.add)
 SPACE = [[list(axes)] for axes in ((-2, -1), (-1, -2), (3, 4), (4, 3))]  # height and width of a sequence
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Branch:
-    """A synapse on its way to a soma, which decides its weights; or to anything else, which leaves them alone."""
+    """A synapse on its way to a soma, which may still scale it; it is a node once somebody reads it.
+
+    factor * (what `module` makes of the sum of the sources) + shift, per channel. Without a factor an identity changes
+    nothing, and is no node.
+    """
 
     name: str
     module: nn.Module  # Conv2d, Linear or Identity
-    source: str
+    sources: tuple[str, ...]
+    factor: Tensor | None = None  # in double precision
+    shift: Tensor | None = None
+    dtype: torch.dtype | None = None  # of the layer that normalises
+
+    def scaled(self, factor: Tensor, shift: Tensor | None, dtype: torch.dtype) -> "_Branch":
+        if self.shift is not None:
+            shift = factor * self.shift if shift is None else factor * self.shift + shift
+        return replace(self, factor=factor if self.factor is None else factor * self.factor, shift=shift, dtype=dtype)
+
+    def bias(self) -> Tensor | None:
+        own = None if isinstance(self.module, nn.Identity) else self.module.bias
+        if not isinstance(own, Tensor):
+            return self.shift
+        own = own.detach().double() if self.factor is None else self.factor * own.detach().double()
+        return own if self.shift is None else own + self.shift
+
+    def synapse(self, bias: Tensor | None) -> nn.Module:
+        """The node, which acts on a single step [N, C, ...], with this bias."""
+        module, factor, dtype = self.module, self.factor, self.dtype
+        if isinstance(module, nn.Identity):
+            assert factor is not None
+            return Scale(factor.to(dtype, copy=True), None if bias is None else bias.to(dtype, copy=True))
+        assert isinstance(module, (nn.Conv2d, nn.Linear))
+        weight = module.weight.detach()
+        dtype = dtype or weight.dtype
+        if factor is not None:
+            weight = weight.double() * factor.view(-1, *[1] * (weight.ndim - 1))
+        weight, bias = weight.to(dtype, copy=True), None if bias is None else bias.to(dtype, copy=True)
+        if isinstance(module, nn.Linear):
+            return linear(weight, bias)
+        assert not isinstance(module.padding, str)
+        return convolution(weight, bias, module.stride, module.padding, module.dilation, module.groups)
+
+
+_Term = str | _Branch  # the name of a node, or what will be one
+_Value = tuple[_Term, ...]  # a sum
 
 
 def fold(model: nn.Module) -> Network:
@@ -38,7 +82,7 @@ def fold(model: nn.Module) -> Network:
     `nn.as_sequence`.
     """
     graph = _Graph()
-    graph.node(graph.follow(model, INPUT))
+    graph.result(graph.follow(model, (INPUT,)))
     return Network(graph.nodes, graph.inputs).eval()
 
 
@@ -59,8 +103,9 @@ class _Tracer(fx.Tracer):
 class _Graph:
     nodes: dict[str, nn.Module] = field(default_factory=dict)
     inputs: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    made: dict[_Branch, str] = field(default_factory=dict)  # branches that are nodes
 
-    def follow(self, model: nn.Module, x: str) -> str | _Branch:
+    def follow(self, model: nn.Module, x: _Value) -> _Value:
         """Add the layers of `model`, which reads x; return what it yields."""
         tracer = _Tracer()
         try:
@@ -68,7 +113,7 @@ class _Graph:
         except Exception as error:
             reason = str(error).splitlines()[0]
             raise ValueError(f"fold: cannot follow {_where(model, tracer.place())}: {reason}") from error
-        values: dict[fx.Node, str | _Branch] = {}
+        values: dict[fx.Node, _Value] = {}
         inputs = 0
         for step in trace.nodes:
             named = (*step.args, *step.kwargs.values())
@@ -89,18 +134,26 @@ class _Graph:
             elif step.op == "call_module":
                 values[step] = self.layer(str(step.target), model.get_submodule(str(step.target)), args)
             elif step.op == "call_method" and step.target == "flatten" and _arguments(step) == [2]:
-                values[step] = self.add(f"{inside}flatten", nn.Flatten(), self.node(args[0]))
+                values[step] = self.flattened(inside, args[0])
             elif step.op == "call_method" and step.target == "mean" and _arguments(step) in SPACE:
-                pooled = self.add(f"{inside}pool", nn.AdaptiveAvgPool2d(1), self.node(args[0]))
-                values[step] = self.add(f"{inside}flatten", nn.Flatten(), pooled)
+                pooled = self.add(f"{inside}pool", nn.AdaptiveAvgPool2d(1), *self.read(args[0]))
+                values[step] = self.flattened(inside, (pooled,))
+            elif _adds(step) and len(args) == 2:
+                values[step] = total = _terms(args[0]) + _terms(args[1])
+                if len(set(total)) < len(total):
+                    raise ValueError(
+                        f"fold: '{step.name}' in {_where(model, path)} adds what is in the sum already; let a synapse "
+                        "double it"
+                    )
             else:
                 raise ValueError(f"fold: cannot map the operation '{step.name}' in {_where(model, path)}")
         raise ValueError(f"fold: {_where(model, '')} yields nothing")
 
-    def layer(self, path: str, module: nn.Module, args: list[str | _Branch]) -> str | _Branch:
+    def layer(self, path: str, module: nn.Module, args: list[_Value]) -> _Value:
+        if isinstance(module, TdBN) and len(args) != module.branches:
+            raise ValueError(f"fold: {path} expects {module.branches} branches, got {len(args)}")
         if isinstance(module, Soma):
-            branches = [a if isinstance(a, _Branch) else _Branch(f"{path}.scale", nn.Identity(), a) for a in args]
-            return self.soma(path, module, branches)
+            return (self.soma(path, module, args),)
         if isinstance(module, nn.Dropout | nn.Dropout2d):  # which does nothing in evaluation
             return args[0]
         if isinstance(module, LAYERS) and not _computes_as_torch(module):
@@ -108,59 +161,79 @@ class _Graph:
                 f"fold: {path} ({type(module).__name__}) computes in a way of its own, which a deployed network does "
                 "not know; use the layers of rheobase.nn and torch.nn as they are"
             )
+        if isinstance(module, TdBN):
+            return tuple(self.normalised(path, module, args))
         if isinstance(module, nn.Conv2d) and (module.padding_mode != "zeros" or isinstance(module.padding, str)):
             raise ValueError(
                 f"fold: cannot map the padding of {path} ({type(module).__name__}); expected zeros, counted"
             )
-        if isinstance(module, (nn.Conv2d, nn.Linear, nn.Identity)):
-            return _Branch(path, module, self.node(args[0]))
+        if isinstance(module, (nn.Conv2d, nn.Linear)):
+            return (_Branch(path, module, self.read(args[0])),)
+        if isinstance(module, nn.Identity):  # whose name is that of the synapse which it may become
+            nodes = tuple(term for term in args[0] if isinstance(term, str))
+            return (_Branch(path, module, nodes),) if len(nodes) == len(args[0]) else args[0]
         if isinstance(module, nn.AvgPool2d) and not module.ceil_mode and module.count_include_pad:
             window = (module.kernel_size, module.stride, module.padding)
             pool = nn.AvgPool2d(*window, divisor_override=module.divisor_override)
-            return self.add(path, pool, self.node(args[0]))
+            return (self.add(path, pool, *self.read(args[0])),)
         raise ValueError(
-            f"fold: cannot map {path} ({type(module).__name__}); expected Conv2d, Linear, AvgPool2d, Identity or Soma"
+            f"fold: cannot map {path} ({type(module).__name__}); expected Conv2d, Linear, AvgPool2d, Identity, TdBN or "
+            "Soma"
         )
 
-    def soma(self, path: str, soma: nn.Module, branches: list[_Branch]) -> str:
-        if not isinstance(soma, Soma) or not fires_as_lif(soma):
+    def soma(self, path: str, soma: Soma, args: list[_Value]) -> str:
+        if not fires_as_lif(soma):
             raise ValueError(
                 f"fold: the neurons of {path} ({type(soma).__name__}) have dynamics of their own, which a deployed "
                 "network does not know; use Soma, or change only the spike of a ReferenceSoma"
             )
-        if soma.reset != "hard":
-            raise ValueError(
-                f"fold: the neurons of {path} have a {soma.reset} reset, which a deployed network does not know; "
-                "train with reset=hard"
+        if soma.normalize:
+            branches = self.normalised(path, soma, args)
+            biases = [bias for branch in branches if (bias := branch.bias()) is not None]
+            bias = torch.stack(biases).sum(0)
+            sources = tuple(
+                self.add(branch.name, branch.synapse(bias if i == 0 else None), *branch.sources)
+                for i, branch in enumerate(branches)
             )
+        else:
+            sources = self.read(tuple(term for arg in args for term in arg))
         decay = soma.present_decay()
-        if isinstance(decay, Tensor) and decay.numel() > 1:
-            raise ValueError(
-                f"fold: the neurons of {path} have a decay for every channel, and a deployed layer has one; train with "
-                "learn_decay=layer"
-            )
-        if len(branches) != soma.branches:
-            raise ValueError(f"fold: {path} expects {soma.branches} branches, got {len(branches)}")
-        affine = _normalisation(soma)
-        synapses = [_synapse(branch.module, a) for branch, a in zip(branches, affine, strict=True)]
-        bias = torch.stack([b for _, b in synapses]).sum(0)
-        names = []
-        for i, (branch, (weight, _)) in enumerate(zip(branches, synapses, strict=True)):
-            node = _with_parameters(branch.module, weight, bias if i == 0 else None, soma.weight.dtype)
-            names.append(self.add(branch.name, node, branch.source))
-        v_th = torch.full_like(soma.running_mean[0], float(soma.v_th))
-        return self.add(path, LIF(decay.item() if isinstance(decay, Tensor) else decay, v_th), *names)
+        if isinstance(decay, Tensor):
+            decay = decay.detach().clone() if decay.numel() > 1 else decay.item()
+        v_th = torch.full_like(soma.bias[0].detach(), float(soma.v_th))
+        return self.add(path, LIF(decay, v_th, reset=soma.reset), *sources)
 
-    def node(self, value: str | _Branch) -> str:
-        """The name of the node that yields `value`; a branch that meets no soma keeps its weights."""
-        if isinstance(value, str):
-            return value
-        if isinstance(value.module, nn.Identity):
-            return value.source
-        weight, bias = value.module.weight, value.module.bias
-        assert isinstance(weight, Tensor)
-        assert bias is None or isinstance(bias, Tensor)
-        return self.add(value.name, _with_parameters(value.module, weight, bias, weight.dtype), value.source)
+    def normalised(self, path: str, norm: TdBN, args: list[_Value]) -> list[_Branch]:
+        """The terms of all branches behind tdBN; nodes among those of a branch are one synapse, of a scale."""
+        branches = []
+        for arg, (factor, shift) in zip(args, _normalisation(norm), strict=True):
+            nodes = tuple(term for term in arg if isinstance(term, str))
+            terms = [term for term in arg if isinstance(term, _Branch)]
+            if nodes:
+                terms.append(_Branch(f"{path}.scale", nn.Identity(), nodes))
+            for i, term in enumerate(terms):
+                branches.append(term.scaled(factor, shift if i == 0 else None, norm.weight.dtype))
+        return branches
+
+    def flattened(self, inside: str, value: _Value) -> _Value:
+        """Term by term: what is added stays apart."""
+        return tuple(self.add(f"{inside}flatten", nn.Flatten(), name) for name in self.read(value))
+
+    def read(self, value: _Value) -> tuple[str, ...]:
+        """The names of the nodes that yield its terms."""
+        names: list[str] = []
+        for term in _terms(value):
+            if isinstance(term, _Branch) and term not in self.made:
+                self.made[term] = self.add(term.name, term.synapse(term.bias()), *term.sources)
+            names.append(self.made[term] if isinstance(term, _Branch) else term)
+        return tuple(names)
+
+    def result(self, value: _Value) -> None:
+        """Let `value` be what the network yields: its last node."""
+        names = self.read(value)
+        if len(names) > 1 or names[0] == INPUT:
+            raise ValueError(f"fold: expected one layer that yields the logits, got {', '.join(names)}")
+        self.nodes[names[0]] = self.nodes.pop(names[0])
 
     def add(self, path: str, node: nn.Module, *sources: str) -> str:
         name = node_name(path)
@@ -174,7 +247,7 @@ def fires_as_lif(soma: Soma) -> bool:
     """Whether the forward pass of a soma is that of `Soma`, whatever its surrogate."""
     kind = type(soma)
     base = ReferenceSoma if isinstance(soma, ReferenceSoma) else Soma
-    steps = ("forward", "fire", "current", "_fire", "_moments", "_batch_moments")
+    steps = ("forward", "fire", "current", "_fire", "_moments", "_batch_moments", "deviation")
     if any(getattr(kind, name, None) is not getattr(base, name, None) for name in steps):
         return False
     if isinstance(soma.v_th, Tensor) and soma.v_th.numel() > 1:
@@ -182,7 +255,7 @@ def fires_as_lif(soma: Soma) -> bool:
     if not isinstance(soma, ReferenceSoma):
         return True
     v_th = float(soma.v_th)
-    u = v_th * torch.linspace(-2, 4, 25, device=soma.weight.device)
+    u = v_th * torch.linspace(-2, 4, 25, device=soma.bias.device)
     with torch.no_grad():
         return torch.equal(soma.spike(u).bool(), u > v_th)
 
@@ -193,6 +266,9 @@ def _computes_as_torch(layer: nn.Module) -> bool:
     for ours in (Conv2d, AvgPool2d):
         if isinstance(layer, ours):
             return kind.forward is ours.forward and getattr(kind, "convolve", None) is getattr(ours, "convolve", None)
+    if isinstance(layer, TdBN):
+        steps = ("forward", "current", "_each_normalised", "deviation")
+        return all(getattr(kind, name) is getattr(TdBN, name) for name in steps)
     base = next(base for base in LAYERS if isinstance(layer, base))
     return kind.forward is base.forward
 
@@ -206,31 +282,26 @@ def _where(model: nn.Module, path: str) -> str:
     return f"{path or 'the network'} ({type(model.get_submodule(path)).__name__})"
 
 
-def _normalisation(soma: Soma) -> list[_Affine]:
-    """tdBN of every branch as factor * x + shift, in double precision."""
+def _adds(step: fx.Node) -> bool:
+    """Whether it adds two values, and does nothing else."""
+    if step.kwargs:
+        return False
+    return step.target in ADDITIONS if step.op == "call_function" else step.target in ("add", "add_", "__add__")
+
+
+def _terms(value: _Value) -> _Value:
+    """The same sum, without identities that change nothing."""
+    terms: list[_Term] = []
+    for term in value:
+        nothing = isinstance(term, _Branch) and isinstance(term.module, nn.Identity) and term.factor is None
+        terms += term.sources if isinstance(term, _Branch) and nothing else (term,)
+    return tuple(terms)
+
+
+def _normalisation(norm: TdBN) -> list[tuple[Tensor, Tensor]]:
+    """tdBN of every branch as factor * x + shift per channel, in double precision."""
     weight, bias, mean, var = (
-        p.detach().double() for p in (soma.weight, soma.bias, soma.running_mean, soma.running_var)
+        p.detach().double() for p in (norm.weight, norm.bias, norm.running_mean, norm.running_var)
     )
-    factor = weight * soma.branches**-0.5 * soma.v_th / torch.sqrt(var + soma.eps)
+    factor = weight * norm.branches**-0.5 * float(norm.v_th) / torch.sqrt(var + norm.eps)
     return list(zip(factor.unbind(), (bias - factor * mean).unbind(), strict=True))
-
-
-def _synapse(module: nn.Module, affine: _Affine) -> _Affine:
-    """Weight and bias of the synapse followed by its normalisation, in double precision."""
-    factor, shift = affine
-    if isinstance(module, nn.Identity):
-        return factor, shift
-    assert isinstance(module, (nn.Conv2d, nn.Linear))
-    weight = module.weight.detach().double()
-    bias = 0 if module.bias is None else module.bias.detach().double()
-    return weight * factor.view(-1, *[1] * (weight.ndim - 1)), factor * bias + shift
-
-
-def _with_parameters(module: nn.Module, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> nn.Module:
-    """A synapse of the kind of `module` that acts on a single step [N, C, ...], with these parameters."""
-    weight = weight.detach().to(dtype, copy=True)
-    bias = None if bias is None else bias.detach().to(dtype, copy=True)
-    if isinstance(module, nn.Conv2d):
-        assert not isinstance(module.padding, str)
-        return convolution(weight, bias, module.stride, module.padding, module.dilation, module.groups)
-    return linear(weight, bias) if isinstance(module, nn.Linear) else Scale(weight, bias)

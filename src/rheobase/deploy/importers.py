@@ -14,6 +14,7 @@ v_th = v_threshold).
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import TypeGuard
 
 import safetensors
 import safetensors.torch
@@ -21,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from rheobase.models import SpikingNet
-from rheobase.nn import Soma
+from rheobase.nn import Soma, TdBN
 
 STYLES = ("gamma", "explicit")
 State = Mapping[str, Tensor]
@@ -46,12 +47,12 @@ def read_state(path: str | Path) -> dict[str, Tensor]:
 
 
 def branch_names(model: SpikingNet) -> list[str]:
-    """What `names` of `import_state` must name: every synapse, and `<soma>.<branch>` for every normalisation."""
+    """What `names` of `import_state` must name: every synapse, and `<layer>.<branch>` for every normalisation."""
     names: list[str] = []
     for path, module in model.named_modules():
         if isinstance(module, (nn.Conv2d, nn.Linear)):
             names.append(path)
-        elif isinstance(module, Soma):
+        elif _normalises(module):
             names += [f"{path}.{branch}" for branch in range(module.branches)]
     return names
 
@@ -96,7 +97,7 @@ def import_state(
                 module.bias = nn.Parameter(bias.to(module.weight))
             elif module.bias is not None:
                 module.bias.zero_()
-        elif isinstance(module, Soma):
+        elif _normalises(module):
             for branch in range(module.branches):
                 key, own = f"{path}.{branch}", module.branches**-0.5 * module.v_th
                 factor = 1.0 if style == "gamma" else (factors or {}).get(key, own)
@@ -112,6 +113,10 @@ def import_state(
     left = {name for name in state if not name.endswith("num_batches_tracked")} - used
     if left:
         raise ValueError(f"the checkpoint has layers that names does not mention: {_prefixes(left)}")
+
+
+def _normalises(module: nn.Module) -> TypeGuard[TdBN]:
+    return isinstance(module, TdBN) and not (isinstance(module, Soma) and not module.normalize)
 
 
 def _nothing(shape: torch.Size, factor: float, eps: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -1,7 +1,7 @@
 """A deployable network: synapses and bare LIF neurons, wired explicitly and without normalisation.
 
     nodes:  name -> Conv2d, Linear, Scale, AvgPool2d, AdaptiveAvgPool2d(1), Flatten or LIF, in order of execution
-    inputs: name -> names of the nodes it reads ("input" is the network's own); neurons sum theirs, others have one
+    inputs: name -> names of the nodes it reads ("input" is the network's own), whose outputs it sums
 
 The last node yields the logits. Folding, quantising, the files and the simulator are functions over this structure.
 """
@@ -35,24 +35,48 @@ class Scale(nn.Module):
 class LIF(nn.Module):
     """Leaky integrate-and-fire neurons with one threshold per channel.
 
-    With `fraction_bits` the decayed potential is rounded down to a multiple of 2**-fraction_bits, which is a shift in
-    integer arithmetic.
+    The decay, and the `initial` potential that the first step decays, are numbers for all, or vectors [C]. A decay of 1
+    is integrate-and-fire. A spike resets the potential to 0 (hard), or lowers it by the threshold (soft).
+
+    With `fraction_bits` all potentials are multiples of 2**-fraction_bits: the decayed one is rounded down, which is a
+    shift in integer arithmetic, and a soft reset subtracts the threshold rounded down.
     """
 
+    decay: float | Tensor
     v_th: Tensor
+    initial: float | Tensor
 
-    def __init__(self, decay: float, v_th: Tensor, fraction_bits: int | None = None) -> None:
+    def __init__(
+        self,
+        decay: float | Tensor,
+        v_th: Tensor,
+        fraction_bits: int | None = None,
+        *,
+        reset: str = "hard",
+        initial: float | Tensor = 0.0,
+    ) -> None:
         super().__init__()
-        self.decay, self.fraction_bits = decay, fraction_bits
+        functional.check_choice("reset", reset, functional.RESETS)
         self.register_buffer("v_th", v_th)
+        for name, value in (("decay", decay), ("initial", initial)):
+            if not isinstance(value, Tensor):
+                setattr(self, name, value)
+            elif value.shape == v_th.shape:
+                self.register_buffer(name, value)
+            else:
+                raise ValueError(f"LIF: expected a number as {name}, or {len(v_th)}, got {list(value.shape)}")
+        self.fraction_bits, self.reset = fraction_bits, reset
 
     def step(self, current: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Input current [N, C, ...] and potential after reset -> (spikes, potential after reset)."""
-        v_th = per_channel(self.v_th, current)
+        decay, v_th = _factor(self.decay, current), per_channel(self.v_th, current)
         if self.fraction_bits is None:
-            return functional.lif_step(current, v, decay=self.decay, v_th=v_th)
+            return functional.lif_step(current, v, decay=decay, v_th=v_th, reset=self.reset)
         one = 2.0**self.fraction_bits
-        return functional.lif_step(current, torch.floor(self.decay * v * one) / one, decay=1.0, v_th=v_th)
+        u = torch.floor(decay * v * one) / one + current
+        fired = u > v_th
+        lost = torch.floor(v_th * one) / one if self.reset == "soft" else u
+        return fired.to(current.dtype), torch.where(fired, u - lost, u)
 
     def forward(self, currents: Sequence[Tensor], timesteps: int, scales: Sequence[Tensor | None] = ()) -> Tensor:
         """Currents [T, N, C, ...], or [1, N, C, ...] for the same at every step, summed -> spikes [T, N, C, ...].
@@ -62,34 +86,44 @@ class LIF(nn.Module):
         currents = [x.expand(timesteps, *x.shape[1:]) for x in currents]
         scales = scales or [None] * len(currents)
         low, high = (float(v) for v in self.v_th.aminmax())
-        if self.fraction_bits is None and 0 < low == high:
+        at_rest = not isinstance(self.initial, Tensor) and self.initial == 0  # what the kernels start from
+        if self.fraction_bits is None and at_rest and 0 < low == high:
             return self._fused(currents, scales, low)
         currents = [x if s is None else x * per_channel(s, x[0]) for x, s in zip(currents, scales, strict=True)]
         v = self.rest(currents[0][0])
         spikes = []
         for currents_t in zip(*currents, strict=True):
-            s, v = self.step(sum(currents_t[1:], start=currents_t[0]), v)
+            s, v = self.step(_sum(currents_t), v)
             spikes.append(s)
         return torch.stack(spikes)
 
     def _fused(self, currents: Sequence[Tensor], scales: Sequence[Tensor | None], v_th: float) -> Tensor:
         """The training kernel, with a normalisation that does no more than scale."""
+        if len(currents) > 2:  # more than the kernels of a GPU take
+            plain = [x for x, s in zip(currents, scales, strict=True) if s is None]
+            scaled = [(x, s) for x, s in zip(currents, scales, strict=True) if s is not None]
+            currents = [*([_sum(plain)] if plain else []), *(x for x, _ in scaled)]
+            scales = [*([None] if plain else []), *(s for _, s in scaled)]
         n, channels = len(currents), len(self.v_th)
         dtype = torch.promote_types(currents[0].dtype, torch.float32)
         one = torch.ones(n, channels, dtype=dtype, device=currents[0].device)
         zero = torch.zeros_like(one)
         factor = torch.stack([o if s is None else s.to(dtype) for o, s in zip(one, scales, strict=True)])
         factor *= n**0.5 / v_th
-        spikes, _ = kernels.fire(
-            currents, factor, zero, decay=self.decay, v_th=v_th, width=1.0, eps=0.0, moments=(zero, one)
-        )
+        neuron: Any = {"decay": self.decay, "v_th": v_th, "width": 1.0, "reset": self.reset}
+        spikes, _ = kernels.fire(currents, factor, zero, **neuron, eps=0.0, moments=(zero, one))
         return spikes
 
     def rest(self, current: Tensor) -> Tensor:
-        return torch.zeros_like(current, dtype=torch.promote_types(current.dtype, torch.float32))
+        """The potential before the first step."""
+        zero = torch.zeros_like(current, dtype=torch.promote_types(current.dtype, torch.float32))
+        return zero + _factor(self.initial, current)
 
     def extra_repr(self) -> str:
-        return f"{len(self.v_th)}, decay={self.decay}, fraction_bits={self.fraction_bits}"
+        settings = {name: getattr(self, name) for name in ("decay", "fraction_bits", "reset", "initial")}
+        return ", ".join(
+            [str(len(self.v_th)), *(f"{k}={'[C]' if isinstance(v, Tensor) else v}" for k, v in settings.items())]
+        )
 
 
 NODES = (nn.Conv2d, nn.Linear, Scale, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.Flatten, LIF)
@@ -131,8 +165,10 @@ class Network(nn.Module):
                 raise ValueError(f"node '{name}': the name is that of the network's own input; choose another")
             if not isinstance(node, NODES):
                 raise ValueError(f"node '{name}': a {type(node).__name__} cannot be deployed")
-            if not sources or (len(sources) > 1 and not isinstance(node, LIF)):
-                raise ValueError(f"node '{name}': expected one input (neurons: at least one), got {len(sources)}")
+            if not sources:
+                raise ValueError(f"node '{name}': expected at least one input, got none")
+            if len(set(sources)) < len(sources):
+                raise ValueError(f"node '{name}': an input that counts twice; put the factor into a synapse of its own")
             for source in sources:
                 if source not in known:
                     raise ValueError(f"node '{name}': its input '{source}' is no earlier node")
@@ -167,7 +203,7 @@ class Network(nn.Module):
         after: State = {}
 
         def fire(name: str, lif: LIF, currents: list[Tensor]) -> Tensor:
-            current = sum(currents[1:], start=currents[0])[0]
+            current = _sum(currents)[0]
             v = lif.rest(current) if state is None else _of_state(state, name, current.shape)
             s, after[name] = lif.step(current, v)
             return s[None]
@@ -197,10 +233,9 @@ class Network(nn.Module):
             sources = [values[source] for source in self.inputs[name]]
             if isinstance(node, LIF):
                 values[name] = fire(name, node, sources)
-            elif name in passed_on:
-                values[name] = sources[0]
             else:
-                values[name] = node(sources[0].flatten(0, 1)).unflatten(0, sources[0].shape[:2])
+                total = _sum(sources)
+                values[name] = total if name in passed_on else node(total.flatten(0, 1)).unflatten(0, total.shape[:2])
             yield name, values[name]
             for source in self.inputs[name]:
                 if last_use[source] == name:
@@ -230,6 +265,14 @@ def node_name(path: str) -> str:
     """The name of the node of the layer at `path` of a model."""
     name = path.replace(".", "_")
     return f"{name}_" if name in (INPUT, OUTPUT) else name
+
+
+def _sum(values: Sequence[Tensor]) -> Tensor:
+    return sum(values[1:], start=values[0])
+
+
+def _factor(value: float | Tensor, x: Tensor) -> float | Tensor:
+    return per_channel(value, x) if isinstance(value, Tensor) else value
 
 
 def per_channel(p: Tensor, x: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """Reads NIR files with NumPy and h5py alone, and does not trust them.
 
 A NIR file is HDF5: nodes with arrays, and edges between them. Links, storage in other files, foreign compression and
-sizes beyond what the file could hold are refused, before any memory is spent on them.
+sizes beyond what the file could hold are refused, before any memory is spent on them. A node sums what its edges bring.
 """
 
 import zlib
@@ -26,9 +26,11 @@ KINDS = {
     "SumPool2d": ("kernel_size", "stride", "padding"),
     "Flatten": ("start_dim", "end_dim"),
     "LIF": ("tau", "r", "v_leak", "v_threshold", "v_reset"),
+    "IF": ("r", "v_threshold", "v_reset"),
     "Input": ("shape",),
     "Output": ("shape",),
 }
+NEURONS = ("LIF", "IF")
 MAX_ELEMENTS = 2**27  # of one layer's output
 
 
@@ -179,7 +181,7 @@ def _ordered(raw: dict[str, tuple[str, Values]], edges: list[tuple[str, ...]]) -
             raise ValueError(f"the nodes {', '.join(sorted(waiting))} wait for each other")
         for name in ready:
             kind, values = raw[name]
-            if (kind == "Input") != (not sources[name]) or (len(sources[name]) > 1 and kind != "LIF"):
+            if (kind == "Input") != (not sources[name]) or (len(sources[name]) > 1 and kind == "Output"):
                 raise ValueError(f"node '{name}' ({kind}) has {len(sources[name])} inputs")
             shapes = [nodes[source].shape for source in sources[name]]
             try:
@@ -192,7 +194,9 @@ def _ordered(raw: dict[str, tuple[str, Values]], edges: list[tuple[str, ...]]) -
 
 
 def _output_shape(kind: str, values: Values, shapes: list[Shape]) -> Shape:
-    """The shape of a node's output; a ValueError if its arrays do not fit each other or its input."""
+    """The shape of a node's output; a ValueError if its arrays do not fit each other or its inputs, which it sums."""
+    if any(other != shapes[0] for other in shapes):
+        raise ValueError(f"its inputs differ in shape: {', '.join(str(list(other)) for other in shapes)}")
     if kind == "Input":
         shape = tuple(int(n) for n in values["shape"].ravel())
     elif kind == "Affine":
@@ -214,13 +218,13 @@ def _output_shape(kind: str, values: Values, shapes: list[Shape]) -> Shape:
         if (values["start_dim"].item(), values["end_dim"].item()) not in ((0, -1), (0, len(shapes[0]) - 1)):
             raise ValueError("expected to flatten all dimensions")
         shape = (prod(shapes[0]),)
-    elif kind == "LIF":
+    elif kind in NEURONS:
         shape = shapes[0]
-        for key in KINDS["LIF"]:
+        for key in KINDS[kind]:
             if values[key].shape != shape:
                 raise ValueError(f"{key} has the shape {list(values[key].shape)}, its input {list(shape)}")
-        if any(other != shape for other in shapes) or not (values["tau"] > 0).all():
-            raise ValueError("its inputs differ in shape, or tau is not positive")
+        if kind == "LIF" and not (values["tau"] > 0).all():
+            raise ValueError("tau is not positive")
     else:
         shape = shapes[0]
     if not shape or min(shape) < 1 or prod(shape) > MAX_ELEMENTS:

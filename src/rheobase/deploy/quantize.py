@@ -1,6 +1,7 @@
 """Integer networks: int8 weights per channel, integer thresholds, fixed-point decay.
 
-All branches of a neuron count in one unit per channel, the size of its int8 steps. Biases, thresholds and the potential
+All branches of a neuron count in one unit per channel, the size of its int8 steps; so do all neurons that share a
+branch, such as those along a stream of currents. Biases, thresholds and the potential
 have FRACTION_BITS more, at the width of an int32 accumulator; the decay is an integer over 2**FRACTION_BITS. So a step
 of a layer is: add int8 weights, decay by a product and a shift, compare. Two kinds of weights have the fraction too, 16
 bits in all: identity scales, and those of the first layer, which multiplies pixels anyway and whose errors go through
@@ -13,7 +14,6 @@ current of a channel lacks after that goes into its bias.
 The result is a `Network` whose numbers are such integers (over a power of two), held in float64, which is exact.
 """
 
-from collections import Counter
 from collections.abc import Mapping
 
 import torch
@@ -27,7 +27,8 @@ from rheobase.deploy.network import INPUT, LARGEST_INPUT, LIF, Network, Scale
 from rheobase.deploy.rounding import LARGEST, rounded
 
 FRACTION_BITS = 8
-STEPS = 1024  # neurons that do not leak must not overflow within so many
+STEPS = 64  # neurons that do not leak must not overflow within so many, or within those of the calibration
+COARSEST, COARSEST_WIDE = 16, 256  # how much coarser units may be for that, of 8-bit weights and of wider ones
 _ONE = 2.0**FRACTION_BITS
 
 
@@ -51,22 +52,19 @@ def quantize(network: Network, images: Tensor, timesteps: int | None = None) -> 
     wide = first | scales
     sequence = images[None] if images.ndim == 4 else images
     calibration = Calibration(exact, sequence.double().cpu() / input_unit, timesteps)
+    reads = {name: LARGEST_INPUT if name in first else len(exact.inputs[name]) for name in convolutions}
+    units = _units(exact, convolutions, scales, reads, timesteps)
     nodes: dict[str, nn.Module] = {}
     for name, node in exact.nodes.items():
         if isinstance(node, LIF):
-            synapses = {source: convolutions[source] for source in exact.inputs[name]}
-            weights = [conv.weight for source, conv in synapses.items() if source not in scales]
-            # identity shortcuts alone are wide enough in any unit
-            unit = int8_unit(weights) if weights else node.v_th / LARGEST
-            decay = _decay(node.decay)
-            steps = STEPS if decay == 1 else 1 / (1 - decay)
-            # a channel with hardly any weights needs no unit as fine as they are
-            level = torch.stack([node.v_th, *(c.bias.abs() for c in synapses.values() if c.bias is not None)]).amax(0)
-            unit = torch.maximum(unit, level * steps / 2**22)
-            nodes |= _integers(synapses, unit, wide, calibration.inputs(synapses))
-            nodes[name] = _neurons(node, unit)
-            sums = [_largest_sum(nodes[source], of_image=source in first) for source in synapses]
-            if sum(sums) * steps * _ONE >= 2**31:
+            unit = units[name]
+            synapses = {source: convolutions[source] for source in exact.inputs[name] if source not in nodes}
+            if synapses:
+                nodes |= _integers(synapses, unit, wide, calibration.inputs(synapses))
+            nodes[name] = neurons = _neurons(node, unit)
+            sums = torch.stack([_largest_sums(nodes[source], reads[source]) for source in exact.inputs[name]]).sum(0)
+            largest = sums * _steps(node, timesteps) + torch.as_tensor(neurons.initial).abs()
+            if largest.max() * _ONE >= 2**31:
                 raise ValueError(f"quantize: the sums of '{name}' may not fit 32 bits")
             calibration.fire(name, nodes)
     *_, (last, readout) = exact.nodes.items()
@@ -80,15 +78,53 @@ def quantize(network: Network, images: Tensor, timesteps: int | None = None) -> 
 
 
 def _check(network: Network) -> None:
-    """Raise a ValueError unless synapses lead from the image or from neurons to one layer of neurons each."""
-    read = Counter(source for sources in network.inputs.values() for source in sources)
+    """Raise a ValueError unless synapses lead from the image, or from neurons, to neurons."""
     for name, node in network.nodes.items():
-        for source in network.inputs[name]:
+        sources = network.inputs[name]
+        for source in sources:
             from_synapse = source != INPUT and not isinstance(network.nodes[source], LIF)
             if from_synapse != isinstance(node, LIF):
                 raise ValueError(f"quantize: '{name}' cannot follow '{source}'; neurons and synapses must alternate")
-            if isinstance(node, LIF) and read[source] > 1:
-                raise ValueError(f"quantize: '{source}' leads to more than one layer of neurons; give each its own")
+        if INPUT in sources and len(sources) > 1:
+            raise ValueError(f"quantize: '{name}' reads the image and spikes, which have no unit in common")
+
+
+def _units(
+    network: Network, convolutions: Mapping[str, nn.Conv2d], scales: set[str], reads: Mapping[str, int], timesteps: int
+) -> dict[str, Tensor]:
+    """The unit [C] of every layer of neurons; `reads` has the largest input of every synapse."""
+    units: dict[str, Tensor] = {}
+    for group in _sharing(network):
+        neurons = [node for name in group if isinstance(node := network.nodes[name], LIF)]
+        synapses = {source: convolutions[source] for name in group for source in network.inputs[name]}
+        weights = [conv.weight for source, conv in synapses.items() if source not in scales]
+        # identity shortcuts alone are wide enough in any unit
+        unit = int8_unit(weights) if weights else torch.stack([lif.v_th for lif in neurons]).amin(0) / LARGEST
+        biases = [conv.bias.abs() for conv in synapses.values() if conv.bias is not None]
+        coarsest = unit * (COARSEST if any(reads[source] < LARGEST_INPUT for source in synapses) else COARSEST_WIDE)
+        for name, lif in zip(group, neurons, strict=True):
+            steps = _steps(lif, timesteps)
+            # a channel with hardly any weights needs no unit as fine as they are
+            level = torch.stack([lif.v_th, *biases]).amax(0)
+            unit = torch.maximum(unit, level * steps / 2**22)
+            # what adds up for long needs room; what rounding adds to it stays below a sixteenth
+            sums = sum(_largest_sums(convolutions[source], reads[source]) for source in network.inputs[name])
+            unit = torch.maximum(unit, torch.minimum(coarsest, sums * steps * _ONE / 2**31 * 16 / 15))
+        units |= dict.fromkeys(group, unit)
+    return units
+
+
+def _sharing(network: Network) -> list[list[str]]:
+    """The layers of neurons, those together that share a synapse, directly or through others."""
+    groups: list[tuple[set[str], list[str]]] = []
+    for name, node in network.nodes.items():
+        if isinstance(node, LIF):
+            synapses, layers = set(network.inputs[name]), [name]
+            for group in [group for group in groups if group[0] & synapses]:
+                groups.remove(group)
+                synapses, layers = synapses | group[0], group[1] + layers
+            groups.append((synapses, layers))
+    return [layers for _, layers in groups]
 
 
 def _input_unit(images: Tensor) -> float:
@@ -137,16 +173,26 @@ def _integers(
 def _neurons(lif: LIF, unit: Tensor) -> LIF:
     # half a step above the integer threshold, so that no rounding elsewhere can turn "equal" into "above"
     v_th = (torch.floor(lif.v_th / unit * _ONE) + 0.5) / _ONE
-    return LIF(_decay(lif.decay), v_th, FRACTION_BITS)
+    initial = torch.round(lif.initial / unit * _ONE) / _ONE
+    at_rest = not initial.any()
+    return LIF(_decay(lif.decay), v_th, FRACTION_BITS, reset=lif.reset, initial=0.0 if at_rest else initial)
 
 
-def _decay(decay: float) -> float:
+def _decay(decay: float | Tensor) -> float | Tensor:
     """In fixed point; what leaks goes on leaking."""
-    return 1.0 if decay == 1 else min(round(decay * _ONE), _ONE - 1) / _ONE
+    exact = torch.as_tensor(decay, dtype=torch.float64)
+    fixed = torch.where(exact == 1, 1.0, torch.round(exact * _ONE).clamp(max=_ONE - 1) / _ONE)
+    return fixed if isinstance(decay, Tensor) else fixed.item()
 
 
-def _largest_sum(conv: nn.Module, *, of_image: bool) -> float:
-    """The largest current that the convolution can cause: an image has larger values, spikes are ones."""
+def _steps(lif: LIF, timesteps: int) -> Tensor:
+    """How many times the largest current a potential can be; a number, or one per channel."""
+    decay = torch.as_tensor(_decay(lif.decay), dtype=torch.float64)
+    return torch.where(decay == 1, max(STEPS, timesteps), 1 / (1 - decay))
+
+
+def _largest_sums(conv: nn.Module, largest: int) -> Tensor:
+    """The largest current [C] that the convolution can cause, by inputs of at most `largest`."""
     assert isinstance(conv, nn.Conv2d)
-    largest = conv.weight.abs().sum((1, 2, 3)) * (LARGEST_INPUT if of_image else 1)
-    return (largest if conv.bias is None else largest + conv.bias.abs()).max().item()
+    sums = conv.weight.abs().sum((1, 2, 3)) * largest
+    return sums if conv.bias is None else sums + conv.bias.abs()

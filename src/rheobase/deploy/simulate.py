@@ -1,5 +1,8 @@
 """The reference simulator: runs an exported NIR file event by event and counts what it does.
 
+Neurons may have more than a file can say, where `formats.nir.to_graph` made them: `v_lowered`, by which a spike lowers
+their potential instead of a reset, and `v_initial`, where they start.
+
 It is an independent reading of the file, with NumPy and h5py alone: a spike adds the weights of its own synapses to
 the neurons they reach, a weight of zero is no synapse, silent neurons cost nothing.
 """
@@ -12,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rheobase.deploy.nirfile import Graph, Node
+from rheobase.deploy.nirfile import NEURONS, Graph, Node
 
 Array = NDArray[np.float64]
 
@@ -28,7 +31,7 @@ class Operations:
 @dataclass
 class Simulation:
     logits: Array  # [T, K]
-    spikes: dict[str, NDArray[np.bool_]]  # [T, ...] of every LIF node
+    spikes: dict[str, NDArray[np.bool_]]  # [T, ...] of every node of neurons
     operations: dict[str, Operations]  # of every node, over all steps
 
 
@@ -42,7 +45,7 @@ def simulate(graph: Graph, x: NDArray[Any], timesteps: int | None = None) -> Sim
     steps = np.broadcast_to(x, (timesteps, *x.shape)) if timesteps is not None else x
     machine = {name: _Layer(node, graph.metadata) for name, node in graph.nodes.items()}
     logits = []
-    spikes: dict[str, list[NDArray[np.bool_]]] = {name: [] for name, n in graph.nodes.items() if n.kind == "LIF"}
+    spikes: dict[str, list[NDArray[np.bool_]]] = {name: [] for name, n in graph.nodes.items() if n.kind in NEURONS}
     for x_t in steps:
         values: dict[str, Array] = {}
         for name, node in graph.nodes.items():
@@ -72,10 +75,11 @@ class _Layer:
     def __init__(self, node: Node, metadata: dict[str, float | str]) -> None:
         self.node, self.done = node, Operations()
         self.bits = metadata.get("fraction_bits")
-        if node.kind == "LIF":
-            self.v = np.zeros(node.shape)
-            gain = float(metadata["dt"]) / node.values["tau"]
-            self.decay, self.r = 1 - gain, gain * node.values["r"]
+        if node.kind in NEURONS:
+            self.v = node.values.get("v_initial", np.zeros(node.shape))
+            dt = float(metadata["dt"])
+            gain = dt / node.values["tau"] if node.kind == "LIF" else np.zeros(node.shape)
+            self.decay, self.r = 1 - gain, (gain if node.kind == "LIF" else dt) * node.values["r"]
             if self.bits is not None:  # exact numbers behind the rounding of tau and r
                 one = 2.0 ** float(self.bits)
                 self.decay, self.r = np.rint(self.decay * one) / one, np.ones(node.shape)
@@ -88,20 +92,29 @@ class _Layer:
 
     def step(self, inputs: list[Array]) -> Array:
         kind = self.node.kind
-        if kind == "LIF":
+        if kind in NEURONS:
             return self._fire(inputs)
-        x = inputs[0]
         if kind == "Conv2d":
-            return self._synapse(x)
+            return self._synapse(inputs)
         if kind == "Affine":
-            return self._synapse(x[:, None, None]).reshape(self.node.shape)
+            return self._synapse([x[:, None, None] for x in inputs]).reshape(self.node.shape)
         if kind in ("AvgPool2d", "SumPool2d"):
-            return self._pool(x)
-        return x.reshape(self.node.shape)
+            return self._pool(inputs)
+        return np.sum(inputs, axis=0).reshape(self.node.shape)
 
-    def _synapse(self, x: Array) -> Array:
+    def _synapse(self, inputs: list[Array]) -> Array:
+        """Every source sends events of its own."""
         out_channels, height, width = self.node.shape if len(self.node.shape) == 3 else (*self.node.shape, 1, 1)
         current = np.zeros(height * width * out_channels)
+        for x in inputs:
+            self._receive(x, current, (height, width, out_channels))
+        bias = self.node.values["bias"]
+        self.done.additions += height * width * int(np.count_nonzero(bias))
+        return current.reshape(height, width, out_channels).transpose(2, 0, 1) + bias[:, None, None]
+
+    def _receive(self, x: Array, current: Array, size: tuple[int, int, int]) -> None:
+        """Add the weights of the synapses that the events in x reach to `current`."""
+        height, width, out_channels = size
         events = np.nonzero(x)
         amount = x[events]  # spikes are ones: they only add
         kernel = self.synapses.kernel
@@ -112,19 +125,17 @@ class _Layer:
             self.done.multiplications += multiplied
             self.done.additions += len(weight) - multiplied
             current += np.bincount(position[origin] * out_channels + target, weight * factor, len(current))
-        bias = self.node.values["bias"]
-        self.done.additions += height * width * int(np.count_nonzero(bias))
-        return current.reshape(height, width, out_channels).transpose(2, 0, 1) + bias[:, None, None]
 
-    def _pool(self, x: Array) -> Array:
+    def _pool(self, inputs: list[Array]) -> Array:
         values = self.node.values
         channels, height, width = self.node.shape
         kernel, stride, padding = (values[k].tolist() for k in ("kernel_size", "stride", "padding"))
         total = np.zeros(self.node.shape)
-        events = np.nonzero(x)
-        for position, which, _ in _reached(events, kernel, stride, padding, (height, width)):
-            np.add.at(total.reshape(channels, -1), (events[0][which], position), x[events][which])
-            self.done.additions += len(position)
+        for x in inputs:
+            events = np.nonzero(x)
+            for position, which, _ in _reached(events, kernel, stride, padding, (height, width)):
+                np.add.at(total.reshape(channels, -1), (events[0][which], position), x[events][which])
+                self.done.additions += len(position)
         if self.node.kind == "AvgPool2d":
             self.done.multiplications += int(np.count_nonzero(total))
             total /= prod(kernel)
@@ -134,14 +145,16 @@ class _Layer:
         values = self.node.values
         current = np.sum(inputs, axis=0)
         charged = int(np.count_nonzero(self.v))
-        self.done.multiplications += charged
+        self.done.multiplications += charged if self.node.kind == "LIF" else 0
         self.done.additions += charged + (len(inputs) - 1) * current.size
         v = self.decay * self.v
         if self.bits is not None:
             v = np.floor(v * 2.0 ** float(self.bits)) / 2.0 ** float(self.bits)
-        v = v + self.r * current + (1 - self.decay) * values["v_leak"]
+        v = v + self.r * current + (1 - self.decay) * values.get("v_leak", 0.0)
         fired = v > values["v_threshold"]
-        self.v = np.where(fired, values["v_reset"], v)
+        after = v - values["v_lowered"] if "v_lowered" in values else values["v_reset"]
+        self.v = np.where(fired, after, v)
+        self.done.additions += int(fired.sum()) if "v_lowered" in values else 0
         return fired.astype(np.float64)
 
 

@@ -19,7 +19,7 @@ from rheobase.analysis.somas import calibrate_statistics, on_reference
 from rheobase.data import DataInfo
 from rheobase.data.feed import first_images
 from rheobase.deploy.folding import fires_as_lif, fold
-from rheobase.deploy.network import LIF, Network
+from rheobase.deploy.network import INPUT, LIF, Network
 from rheobase.models import SpikingNet
 from rheobase.nn import ReferenceSoma, Soma, somas, watched
 from rheobase.recipes import RECIPES, Recipe, get
@@ -203,25 +203,26 @@ def _graph(network: Network, x: Tensor, timesteps: int) -> list[dict[str, Any]]:
     for name, node in network.nodes.items():
         if isinstance(node, LIF) or name == last:
             starts = network.inputs[name] if isinstance(node, LIF) else (name,)
-            routes = [_route(network, source) for source in starts]
+            routes = [route for source in starts for route in _routes(network, source)]
             graph.append({"name": name, "shape": shapes[name], "routes": routes})
     return graph
 
 
-def _route(network: Network, name: str) -> dict[str, str]:
-    """From a synapse back to the neurons that feed it, and the kind of the synapse."""
-    kind = ""
-    while name != "input" and not isinstance(network.nodes[name], LIF):
-        node = network.nodes[name]
-        if isinstance(node, torch.nn.Conv2d):
-            kind = f"conv {'x'.join(map(str, node.kernel_size))}" + (
-                f" /{node.stride[0]}" if node.stride[0] > 1 else ""
-            )
-        elif not isinstance(node, torch.nn.Flatten):
-            word = {"AvgPool2d": "pool", "AdaptiveAvgPool2d": "pool", "Linear": "fc", "Scale": "scale"}
-            kind = f"{word[type(node).__name__]}{', ' + kind if kind else ''}"
-        (name,) = network.inputs[name]
-    return {"source": name, "kind": kind}
+def _routes(network: Network, name: str, kind: str = "") -> list[dict[str, str]]:
+    """From a synapse back to all the neurons that feed it, and the kind of the synapse."""
+    if name == INPUT or isinstance(network.nodes[name], LIF):
+        return [{"source": name, "kind": kind}]
+    node = network.nodes[name]
+    if not isinstance(node, nn.Flatten):
+        kind = f"{_word(node)}{', ' + kind if kind else ''}"
+    return [route for source in network.inputs[name] for route in _routes(network, source, kind)]
+
+
+def _word(node: nn.Module) -> str:
+    if isinstance(node, nn.Conv2d):
+        stride = f" /{node.stride[0]}" if node.stride[0] > 1 else ""
+        return f"conv {'x'.join(map(str, node.kernel_size))}{stride}"
+    return {"AvgPool2d": "pool", "AdaptiveAvgPool2d": "pool", "Linear": "fc", "Scale": "scale"}[type(node).__name__]
 
 
 @torch.no_grad()

@@ -62,6 +62,19 @@ def test_integers_are_not_rounded_to_8_bits_again(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def of_channels(nodes, tensors, decays):
+    """Let the decay of the first neurons be a tensor."""
+    nodes[1]["options"]["decay"] = None
+    tensors["soma.decay"] = decays
+
+
+def test_files_of_plain_neurons_are_those_of_earlier_versions(tmp_path):
+    save(fold(tiny()), tmp_path / "net.safetensors")
+    with safe_open(tmp_path / "net.safetensors", "pt") as file:
+        nodes = json.loads(file.metadata()["nodes"])
+    assert nodes[1]["options"] == {"decay": 0.25, "fraction_bits": None}
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -72,7 +85,13 @@ def test_integers_are_not_rounded_to_8_bits_again(tmp_path):
         (lambda nodes, _: nodes[0]["options"].update(dilation=[1, 1.5]), "whole numbers from 1 to 1023"),
         (lambda nodes, _: nodes[1]["options"].update(decay=1e9), "decay outside"),
         (lambda nodes, _: nodes[1].update(inputs=["head_decode"]), "no earlier node"),
-        (lambda nodes, _: nodes[0].update(inputs=["input", "input"]), "expected one input"),
+        (lambda nodes, _: nodes[0].update(inputs=["input", "input"]), "an input that counts twice"),
+        (lambda nodes, _: nodes[0].update(inputs=[]), "at least one input"),
+        (lambda nodes, _: nodes[1]["options"].update(reset="half"), "unknown reset 'half'"),
+        (lambda nodes, _: nodes[1]["options"].update(initial=None), "no initial, or two"),
+        (lambda _, tensors: tensors.update({"soma.decay": torch.zeros(4)}), "no decay, or two"),
+        (lambda nodes, tensors: of_channels(nodes, tensors, -torch.ones(4)), "decay outside"),
+        (lambda nodes, tensors: of_channels(nodes, tensors, torch.ones(9)), "expected a number as decay, or 4"),
         (lambda nodes, _: nodes.clear(), "at least one node"),
         (lambda nodes, _: nodes[0].pop("name"), "'name'"),
         (lambda _, tensors: tensors.pop("stem.weight"), "no weights of 4 dimensions"),

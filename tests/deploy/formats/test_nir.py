@@ -7,7 +7,7 @@ from rheobase.deploy import nirfile
 from rheobase.deploy.agreement import agreement, record
 from rheobase.deploy.folding import fold
 from rheobase.deploy.formats import nir as rheobase_nir
-from rheobase.deploy.network import INPUT, LIF, Network
+from rheobase.deploy.network import INPUT, LIF, Network, Scale
 from tests.deploy.networks import images, tiny
 
 nir = pytest.importorskip("nir", reason="the extra rheobase[nir] is not installed")
@@ -67,8 +67,9 @@ def test_portable_has_convolutions_only():
 
 
 def test_what_nir_cannot_express_is_named():
-    with pytest.raises(ValueError, match=r"'soma'.*do not leak"):
-        rheobase_nir.to_nir(fold(tiny(decay=1.0)), SHAPE)
+    nodes = {"scale": Scale(torch.ones(2), None), "neurons": LIF(torch.tensor([1.0, 0.5]), torch.ones(2))}
+    with pytest.raises(ValueError, match=r"'neurons' in NIR: neurons of which some do not leak"):
+        rheobase_nir.to_nir(Network(nodes, {"scale": [INPUT], "neurons": ["scale"]}), SHAPE)
     nodes = {"grouped": nn.Conv2d(2, 2, 3, groups=2), "neurons": LIF(0.25, torch.ones(2))}
     with pytest.raises(ValueError, match="'grouped'"):
         rheobase_nir.to_nir(Network(nodes, {"grouped": [INPUT], "neurons": ["grouped"]}), SHAPE)
@@ -101,6 +102,24 @@ def test_foreign_neurons_are_refused(tmp_path):
     nir.write(tmp_path / "net.nir", graph)
     with pytest.raises(ValueError, match=r"'body_1_soma'.*v_reset"):
         rheobase_nir.load(tmp_path / "net.nir")
+    graph = rheobase_nir.to_nir(fold(tiny()), SHAPE)
+    graph.nodes["body_1_soma"].tau[2, 0, 1] *= 2
+    nir.write(tmp_path / "net.nir", graph)
+    with pytest.raises(ValueError, match=r"'body_1_soma'.*one tau per channel"):
+        rheobase_nir.load(tmp_path / "net.nir")
+
+
+def test_neurons_that_do_not_leak_are_integrate_and_fire(tmp_path):
+    graph = rheobase_nir.to_nir(fold(tiny(decay=1.0, v_th=0.7)), SHAPE)
+    neurons = graph.nodes["soma"]
+    assert isinstance(neurons, nir.IF)
+    assert set(neurons.r.ravel() * rheobase_nir.DT) == {1.0}
+    assert set(neurons.v_threshold.ravel()) == {0.7}
+    neurons.r *= 2  # as far as half the threshold
+    nir.write(tmp_path / "net.nir", graph)
+    loaded = rheobase_nir.load(tmp_path / "net.nir").nodes["soma"]
+    assert loaded.decay == 1.0
+    assert loaded.v_th.tolist() == [0.35] * 4
 
 
 def test_time_must_be_stated(tmp_path):

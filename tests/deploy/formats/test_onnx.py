@@ -65,7 +65,7 @@ def test_the_file_streams(tmp_path):
     network = fold(tiny())
     session = exported(network, tmp_path, (2, 7, 7))
     x, state = images(3, 2, 7), None
-    values = {name: np.zeros((3, *shape)) for name, shape in session.states.items()}
+    values = {name: np.zeros((3, *start.shape)) for name, start in session.start.items()}
     for _ in range(3):
         logits, state = network.step(x, state)
         theirs, *after = session.session.run(None, {"input": x.numpy(), **values})

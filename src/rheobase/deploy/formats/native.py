@@ -26,6 +26,9 @@ _OPTIONS = {
     "Flatten": (),
     "LIF": ("decay", "fraction_bits"),
 }
+_LATER: dict[str, dict[str, Any]] = {
+    "LIF": {"reset": "hard", "initial": 0.0}
+}  # options that are left out where they have these values
 
 
 def save(network: Network, path: str | Path, *, int8: bool = False) -> None:
@@ -37,7 +40,7 @@ def save(network: Network, path: str | Path, *, int8: bool = False) -> None:
             "name": name,
             "kind": (kind := next(k for k in _OPTIONS if k in {c.__name__ for c in type(node).__mro__})),
             "inputs": network.inputs[name],
-            "options": {key: getattr(node, key) for key in _OPTIONS[kind]},
+            "options": _options(kind, node),
         }
         for name, node in network.nodes.items()
     ]
@@ -75,7 +78,7 @@ def load(path: str | Path) -> Network:
         nodes, inputs = {}, {}
         for node in json.loads(header["nodes"]):
             name = node["name"]
-            own = {key: tensors.get(f"{name}.{key}") for key in ("weight", "bias", "v_th")}
+            own = {key: tensors.get(f"{name}.{key}") for key in ("weight", "bias", "v_th", "decay", "initial")}
             if f"{name}.unit" in tensors:
                 own["weight"] = _multiples(own["weight"], tensors[f"{name}.unit"])
             nodes[name] = _node(node["kind"], node["options"], **own)
@@ -93,10 +96,19 @@ def _multiples(weight: Tensor | None, unit: Tensor) -> Tensor:
     return weight * unit.view(-1, *[1] * (weight.ndim - 1))
 
 
+def _options(kind: str, node: nn.Module) -> dict[str, Any]:
+    """What is not in tensors; null is said of what is, though it may be a number."""
+    later = _LATER.get(kind, {})
+    found = {key: getattr(node, key) for key in (*_OPTIONS[kind], *later)}
+    found = {key: None if isinstance(value, Tensor) else value for key, value in found.items()}
+    return {key: value for key, value in found.items() if key not in later or value != later[key]}
+
+
 def _node(
-    kind: str, options: dict[str, Any], weight: Tensor | None, bias: Tensor | None, v_th: Tensor | None
+    kind: str, options: dict[str, Any], weight: Tensor | None, bias: Tensor | None, **of_neurons: Tensor | None
 ) -> nn.Module:
-    if kind not in _OPTIONS or set(options) != set(_OPTIONS[kind]):
+    options = _LATER.get(kind, {}) | options
+    if kind not in _OPTIONS or set(options) != {*_OPTIONS[kind], *_LATER.get(kind, {})}:
         raise ValueError(f"it has a layer '{kind}' with the options {sorted(options)}")
     dimensions = {"Conv2d": 4, "Linear": 2, "Scale": 1}.get(kind)
     if dimensions is not None and (weight is None or weight.ndim != dimensions or 0 in weight.shape):
@@ -111,10 +123,21 @@ def _node(
     if kind == "Scale" and weight is not None:
         return Scale(weight, bias)
     if kind == "LIF":
-        if v_th is None or v_th.ndim != 1 or not 0 <= options["decay"] <= 1:
-            raise ValueError("a layer 'LIF' has no thresholds, or a decay outside 0 to 1")
-        return LIF(float(options["decay"]), v_th, options["fraction_bits"])
+        return _lif(options, **of_neurons)
     if kind == "AvgPool2d":
         kernel, stride, padding = pair(options["kernel_size"], 1), pair(options["stride"], 1), pair(options["padding"])
         return nn.AvgPool2d(kernel, stride, padding, divisor_override=options["divisor_override"])
     return nn.Flatten() if kind == "Flatten" else nn.AdaptiveAvgPool2d(1)
+
+
+def _lif(options: dict[str, Any], v_th: Tensor | None, decay: Tensor | None, initial: Tensor | None) -> LIF:
+    """Decay and initial potential are numbers among the options, or tensors."""
+    given: dict[str, Any] = {"decay": decay, "initial": initial}
+    for name, tensor in given.items():
+        if (tensor is None) == (options[name] is None):
+            raise ValueError(f"a layer 'LIF' has no {name}, or two")
+        given[name] = float(options[name]) if tensor is None else tensor
+    decays = torch.as_tensor(given["decay"])
+    if v_th is None or v_th.ndim != 1 or not bool(((decays >= 0) & (decays <= 1)).all()):
+        raise ValueError("a layer 'LIF' has no thresholds, or a decay outside 0 to 1")
+    return LIF(given["decay"], v_th, options["fraction_bits"], reset=options["reset"], initial=given["initial"])

@@ -6,8 +6,12 @@ The neuron u[t] = decay * u[t-1] * (1 - s[t-1]) + x[t] is NIR's LIF stepped by f
     canonical   dt / (1 - decay)  1 / (1 - decay)  v_th                  0
     portable    dt / (1 - decay)  1                (1 - decay) * v_th    0
 
-Canonical keeps the layers as they are; portable serves importers that ignore r or know few layers: it has
-convolutions only. Branches that meet in a neuron are several edges into one node. Shapes carry no batch and no time.
+Without a leak (decay 1) it is NIR's IF, in both forms with r = 1 / dt and v_threshold = v_th. Canonical keeps the
+layers as they are; portable serves importers that ignore r or know few layers: it has convolutions only. What a node
+sums are several edges into it. Shapes carry no batch and no time.
+
+NIR's neurons reset to a value and start at 0, so a soft reset and an initial potential cannot be written. The simulator
+knows both, and so does `to_graph`.
 """
 
 import json
@@ -34,6 +38,45 @@ FORMS = ("canonical", "portable")
 def to_nir(network: Network, input_shape: Shape, form: str = "canonical") -> Any:
     """The NIRGraph of `network` for images [C, H, W] of this shape."""
     nir = _package()
+    if OUTPUT in network.nodes:
+        raise ValueError(f"cannot express '{OUTPUT}' in NIR: the name is that of the graph's own output")
+    graph = to_graph(network, input_shape, form)
+    nodes: dict[str, Any] = {}
+    for name, node in graph.nodes.items():
+        shape_in = graph.nodes[node.sources[0]].shape if node.sources else ()
+        values = dict(node.values)
+        for key, what in (("v_lowered", "a soft reset"), ("v_initial", "an initial potential")):
+            if key in values:
+                raise ValueError(
+                    f"cannot express '{name}' in NIR, whose neurons know no {what.partition(' ')[2]}; export to onnx "
+                    f"or native, which have {what}"
+                )
+        if node.kind == "Input":
+            nodes[name] = nir.Input({"input": np.array(node.shape)})
+        elif node.kind == "Output":
+            nodes[name] = nir.Output({"output": np.array(node.shape)})
+        elif node.kind == "Flatten":
+            nodes[name] = nir.Flatten({"input": np.array(shape_in)}, 0, -1)
+        elif node.kind == "Conv2d":
+            if len(set(shape_in[1:])) > 1 or len(set(values["weight"].shape[2:])) > 1:
+                kernel = list(values["weight"].shape[2:])
+                raise ValueError(
+                    f"cannot express '{name}' in NIR: expected square images and kernels, got {list(shape_in)} and "
+                    f"{kernel}"
+                )
+            if network.integer and _fits_int8(values["weight"]):
+                values["weight"] = values["weight"].astype(np.int8)
+            window = {key: tuple(values.pop(key).tolist()) for key in ("stride", "padding")}
+            nodes[name] = nir.Conv2d(shape_in[1:], dilation=(1, 1), groups=1, **window, **values)
+        else:
+            nodes[name] = getattr(nir, node.kind)(**values)
+    edges = [(source, name) for name, node in graph.nodes.items() for source in node.sources]
+    return nir.NIRGraph(nodes, edges, metadata=dict(graph.metadata))
+
+
+def to_graph(network: Network, input_shape: Shape, form: str = "canonical") -> nirfile.Graph:
+    """What the simulator runs: the nodes of a NIR file, and beyond that `v_lowered` of neurons with a soft reset, by
+    which a spike lowers their potential, and `v_initial`."""
     if form not in FORMS:
         raise ValueError(f"unknown form '{form}'; choose one of {', '.join(FORMS)}")
     metadata: dict[str, Any] = {
@@ -51,19 +94,15 @@ def to_nir(network: Network, input_shape: Shape, form: str = "canonical") -> Any
     if form == "portable":
         network = lower(network, input_shape)
     shapes = node_shapes(network, input_shape)
-    if OUTPUT in network.nodes:
-        raise ValueError(f"cannot express '{OUTPUT}' in NIR: the name is that of the graph's own output")
-    nodes = {INPUT: nir.Input({"input": np.array(input_shape)})}
+    nodes = {INPUT: nirfile.Node("Input", (), input_shape, {})}
     for name, node in network.nodes.items():
         try:
-            nodes[name] = _to_node(node, shapes[network.inputs[name][0]], shapes[name], form)
+            kind, values = _values(node, shapes[network.inputs[name][0]], shapes[name], form)
         except ValueError as error:
             raise ValueError(f"cannot express '{name}' in NIR: {error}") from error
-        if metadata.get("fraction_bits") and isinstance(node, nn.Conv2d) and _fits_int8(node.weight):
-            nodes[name].weight = nodes[name].weight.astype(np.int8)
-    nodes[OUTPUT] = nir.Output({"output": np.array(shapes[name])})
-    edges = [(source, name) for name, sources in network.inputs.items() for source in sources]
-    return nir.NIRGraph(nodes, [*edges, (name, OUTPUT)], metadata=metadata)
+        nodes[name] = nirfile.Node(kind, network.inputs[name], shapes[name], values)
+    nodes[OUTPUT] = nirfile.Node("Output", (name,), shapes[name], {})
+    return nirfile.Graph(nodes, metadata)
 
 
 def write(network: Network, path: str | Path, input_shape: Shape, form: str = "canonical") -> None:
@@ -98,41 +137,58 @@ def from_graph(graph: nirfile.Graph, origin: str) -> Network:
         raise ValueError(f"{origin}: {error}") from error
 
 
-def _to_node(node: nn.Module, shape_in: Shape, shape: Shape, form: str) -> Any:
-    nir = _package()
+def _values(node: nn.Module, shape_in: Shape, shape: Shape, form: str) -> tuple[str, nirfile.Values]:
+    """The kind and the arrays of a node of NIR."""
     if isinstance(node, Scale):
         if len(shape) != 3:
             raise ValueError("a scale of a layer without height and width")
         node = diagonal(node)
-    if isinstance(node, nn.Conv2d):
-        if node.groups != 1 or set(node.dilation) != {1}:
-            raise ValueError("a convolution in groups, or dilated")
-        if len(set(shape_in[1:])) > 1 or len(set(node.kernel_size)) > 1:
-            raise ValueError(f"expected square images and kernels, got {list(shape_in)} and {list(node.kernel_size)}")
+    if isinstance(node, nn.Conv2d | nn.Linear):
         weight = _numpy(node.weight)
         bias = np.zeros(len(weight), weight.dtype) if node.bias is None else _numpy(node.bias)
-        return nir.Conv2d(shape_in[1:], weight, node.stride, node.padding, node.dilation, node.groups, bias)
-    if isinstance(node, nn.Linear):
-        weight = _numpy(node.weight)
-        return nir.Affine(weight, np.zeros(len(weight), weight.dtype) if node.bias is None else _numpy(node.bias))
+        if isinstance(node, nn.Linear):
+            return "Affine", {"weight": weight, "bias": bias}
+        if node.groups != 1 or set(node.dilation) != {1}:
+            raise ValueError("a convolution in groups, or dilated")
+        window = {"stride": np.array(node.stride), "padding": np.array(node.padding)}
+        return "Conv2d", {"weight": weight, "bias": bias, **window}
     if isinstance(node, nn.AvgPool2d):
         if node.divisor_override not in (None, 1):
             raise ValueError(f"a pooling that divides by {node.divisor_override}")
-        kernel, stride, padding = (np.broadcast_to(v, 2).copy() for v in (node.kernel_size, node.stride, node.padding))
-        return (nir.SumPool2d if node.divisor_override == 1 else nir.AvgPool2d)(kernel, stride, padding)
+        names = ("kernel_size", "stride", "padding")
+        pool = {key: np.broadcast_to(getattr(node, key), 2).copy() for key in names}
+        return "SumPool2d" if node.divisor_override == 1 else "AvgPool2d", pool
     if isinstance(node, nn.AdaptiveAvgPool2d):
         size = np.array(shape_in[1:])
-        return nir.AvgPool2d(size, size, np.zeros(2, dtype=int))
+        return "AvgPool2d", {"kernel_size": size, "stride": size, "padding": np.zeros(2, dtype=int)}
     if isinstance(node, nn.Flatten):
-        return nir.Flatten({"input": np.array(shape_in)}, 0, -1)
+        return "Flatten", {}
     assert isinstance(node, LIF)
-    if node.decay == 1:
-        raise ValueError("neurons that do not leak (decay 1) have no finite tau")
-    full = np.ones(shape)
-    leak = 1 - node.decay
-    r, scale = (1 / leak, 1.0) if form == "canonical" else (1.0, leak)
-    v_th = _numpy(node.v_th).astype(np.float64).reshape(-1, *[1] * (len(shape) - 1))
-    return nir.LIF(tau=DT / leak * full, r=r * full, v_leak=0 * full, v_threshold=scale * v_th * full, v_reset=0 * full)
+    return _neurons(node, shape, form)
+
+
+def _neurons(lif: LIF, shape: Shape, form: str) -> tuple[str, nirfile.Values]:
+    def full(value: float | Tensor) -> np.ndarray:
+        array = _numpy(value).astype(np.float64) if isinstance(value, Tensor) else np.array([value])
+        return array.reshape(-1, *[1] * (len(shape) - 1)) * np.ones(shape)
+
+    leak, v_th, initial = 1 - full(lif.decay), full(lif.v_th), full(lif.initial)
+    values = {"v_reset": 0 * v_th}
+    if not leak.any():
+        kind, scale = "IF", np.ones(shape)
+        values |= {"r": full(1 / DT)}
+    elif leak.all():
+        kind, scale = "LIF", np.ones(shape) if form == "canonical" else leak
+        values |= {"tau": DT / leak, "r": scale / leak, "v_leak": 0 * v_th}
+    else:
+        raise ValueError("neurons of which some do not leak (decay 1) and others do")
+    values["v_threshold"] = scale * v_th
+    if lif.reset == "soft":
+        one = 1.0 if lif.fraction_bits is None else 2.0**lif.fraction_bits
+        values["v_lowered"] = scale * (v_th if lif.fraction_bits is None else np.floor(v_th * one) / one)
+    if initial.any():
+        values["v_initial"] = scale * initial
+    return kind, values
 
 
 def _from_node(node: nirfile.Node, graph: nirfile.Graph) -> nn.Module:
@@ -147,24 +203,35 @@ def _from_node(node: nirfile.Node, graph: nirfile.Graph) -> nn.Module:
         return nn.AvgPool2d(kernel, stride, padding, divisor_override=1 if node.kind == "SumPool2d" else None)
     if node.kind == "Flatten":
         return nn.Flatten()
-    gain = float(graph.metadata["dt"]) / values["tau"]
-    scale = gain * values["r"]  # the current's share of the potential: ours is 1
-    if values["v_leak"].any() or values["v_reset"].any() or np.ptp(gain) > 1e-12 or not (scale > 0).all():
-        raise ValueError("expected neurons with one tau, r > 0, and v_leak and v_reset of 0")
-    v_th = (values["v_threshold"] / scale).reshape(len(scale), -1)
-    decay = float(1 - gain.flat[0])
-    if np.ptp(v_th, axis=1).max() > 1e-9 * v_th.max() or not 0 <= decay <= 1:
-        raise ValueError("expected one threshold per channel, and tau of at least dt")
+    return _lif(node, graph)
+
+
+def _lif(node: nirfile.Node, graph: nirfile.Graph) -> LIF:
+    values, dt = node.values, float(graph.metadata["dt"])
+    leaks = node.kind == "LIF"
+    gain = dt / values["tau"] if leaks else np.zeros(node.shape)
+    scale = (gain if leaks else dt) * values["r"]  # the current's share of the potential: ours is 1
+    if (leaks and values["v_leak"].any()) or values["v_reset"].any() or not (scale > 0).all():
+        raise ValueError("expected neurons with r > 0, and v_leak and v_reset of 0")
+    v_th, decay = (array.reshape(len(scale), -1) for array in (values["v_threshold"] / scale, 1 - gain))
+    if np.ptp(v_th, axis=1).max() > 1e-9 * v_th.max() or np.ptp(decay, axis=1).max() > 1e-12 or decay.min() < 0:
+        raise ValueError("expected one threshold and one tau per channel, and tau of at least dt")
     bits = graph.metadata.get("fraction_bits")
-    if bits is None:
-        return LIF(decay, torch.from_numpy(v_th[:, 0].copy()))
-    one = 2 ** int(bits)  # exact numbers behind the rounding of tau and r
-    return LIF(round(decay * one) / one, torch.from_numpy(values["v_threshold"].reshape(v_th.shape)[:, 0]), int(bits))
+    decays = decay[:, 0]
+    if bits is not None:  # exact numbers behind the rounding of tau and r
+        one = 2 ** int(bits)
+        decays, v_th = np.rint(decays * one) / one, values["v_threshold"].reshape(v_th.shape)
+    one_for_all = np.ptp(decays) <= 1e-12
+    return LIF(
+        float(decays[0]) if one_for_all else torch.from_numpy(decays.copy()),
+        torch.from_numpy(v_th[:, 0].copy()),
+        None if bits is None else int(bits),
+    )
 
 
-def _fits_int8(weight: Tensor) -> bool:
+def _fits_int8(weight: np.ndarray) -> bool:
     """Identity scales of a quantised network are wider."""
-    return torch.equal(weight, weight.round().clamp(-128, 127))
+    return np.array_equal(weight, np.rint(weight).clip(-128, 127))
 
 
 def _numpy(p: Tensor) -> np.ndarray:

@@ -1,7 +1,9 @@
 """ONNX files of a deployed network, built node by node: one timestep, with the state as inputs and outputs.
 
-    inputs:  input [N, C, H, W] and the potential `<layer>_v` of every layer of neurons (zeros at the start)
+    inputs:  input [N, C, H, W] and the potential `<layer>_v` of every layer of neurons
     outputs: logits [N, K] and the potentials `<layer>_v_next`
+
+At the start potentials are 0, but for layers that the property `initial` names: JSON, one number for each channel.
 
 One file serves every number of timesteps, and streams. ONNX Runtime has no convolution in double precision on CPUs, so
 a float64 network writes its convolutions as slices and a matrix product; float32 uses the operator.
@@ -27,7 +29,7 @@ IR_VERSION = 10  # readable by every ONNX Runtime since 1.18
 LOGITS = "logits"
 OPERATORS = {
     "Add", "Cast", "Clip", "Concat", "Conv", "Div", "Flatten", "Floor", "Greater", "MatMul", "Mul", "Pad",
-    "ReduceMean", "ReduceSum", "Reshape", "Round", "Slice", "Where",
+    "ReduceMean", "ReduceSum", "Reshape", "Round", "Slice", "Sub", "Where",
 }  # fmt: skip
 LARGEST_SIZE, LARGEST_PADDING = 2**20, 2**10
 
@@ -46,11 +48,11 @@ def to_onnx(network: Network, input_shape: Shape) -> Any:
     shapes = node_shapes(network, input_shape)
     names = {INPUT: graph.rounded(INPUT, network.input_unit)}
     for name, node in network.nodes.items():
-        sources = [names[source] for source in network.inputs[name]]
+        x = graph.sum([names[source] for source in network.inputs[name]])
         if isinstance(node, LIF):
-            names[name] = graph.neurons(name, node, sources, shapes[name])
+            names[name] = graph.neurons(name, node, x, shapes[name])
         else:
-            names[name] = graph.layer(name, node, sources[0], shapes[name])
+            names[name] = graph.layer(name, node, x, shapes[name])
     flat = graph.add("Flatten", names[name], axis=1)
     graph.add("Mul", flat, graph.constant(network.logit_unit), output=LOGITS)
     helper, kind = onnx.helper, graph.kind
@@ -62,9 +64,17 @@ def to_onnx(network: Network, input_shape: Shape) -> Any:
     made = helper.make_graph(graph.nodes, "rheobase", inputs, outputs, graph.constants)
     model = helper.make_model(made, opset_imports=[helper.make_opsetid("", OPSET)], producer_name="rheobase")
     model.ir_version = IR_VERSION
-    helper.set_model_props(model, {"info": json.dumps(network.info), "integer": json.dumps(network.integer)})
+    stated = {"info": network.info, "integer": network.integer, "initial": _initial(network)}
+    helper.set_model_props(model, {key: json.dumps(value) for key, value in stated.items()})
     onnx.checker.check_model(model)
     return model
+
+
+def _initial(network: Network) -> dict[str, list[float]]:
+    """Potentials at the start, of every channel of the layers in which one is not 0."""
+    layers = {name: node for name, node in network.nodes.items() if isinstance(node, LIF)}
+    found = {name: (torch.zeros_like(lif.v_th) + lif.initial).tolist() for name, lif in layers.items()}
+    return {f"{name}_v": values for name, values in found.items() if any(values)}
 
 
 def load(path: str | Path) -> "Session":
@@ -86,20 +96,29 @@ class Session:
             stated = self.session.get_modelmeta().custom_metadata_map
             self.info, self.integer = json.loads(stated.get("info", "{}")), stated.get("integer") == "true"
             first, *states = self.session.get_inputs()
+            self.dtype = np.float64 if first.type == "tensor(double)" else np.float32
+            initial = json.loads(stated.get("initial", "{}"))
+            self.start = {s.name: self._start(s.shape[1:], initial.pop(s.name, 0.0)) for s in states}
+            if initial:
+                raise ValueError(f"it states potentials of layers that it has not: {', '.join(initial)}")
         except Exception as error:  # ONNX Runtime has many kinds of errors
             raise ValueError(f"{path}: not an ONNX file of a deployed network, or damaged: {error}") from error
-        self.dtype = np.float64 if first.type == "tensor(double)" else np.float32
-        self.states = {state.name: tuple(state.shape[1:]) for state in states}
+
+    def _start(self, shape: list[int], values: Any) -> np.ndarray:
+        """The potentials of a layer at the start, for a number or one per channel."""
+        column = np.asarray(values, self.dtype).reshape(-1, *[1] * (len(shape) - 1))
+        return np.broadcast_to(column, shape)
 
     def __call__(self, x: Tensor, timesteps: int | None = None) -> Tensor:
         timesteps = check_sequence(x, timesteps)
         steps = x.numpy().astype(self.dtype)
         sequence = np.broadcast_to(steps, (timesteps, *steps.shape)) if x.ndim == 4 else steps
-        state = {name: np.zeros((sequence.shape[1], *shape), self.dtype) for name, shape in self.states.items()}
+        images = sequence.shape[1]
+        state = {name: np.broadcast_to(v, (images, *v.shape)).copy() for name, v in self.start.items()}
         logits = []
         for x_t in sequence:
             y, *after = self.session.run(None, {INPUT: np.ascontiguousarray(x_t), **state})
-            state = dict(zip(self.states, after, strict=True))
+            state = dict(zip(self.start, after, strict=True))
             logits.append(y)
         return torch.from_numpy(np.stack(logits))
 
@@ -154,18 +173,27 @@ class _Graph:
         scaled = self.add("Round", self.add("Div", x, self.constant(unit)))
         return self.add("Clip", scaled, self.constant(-LARGEST_INPUT), self.constant(LARGEST_INPUT))
 
-    def neurons(self, name: str, lif: LIF, sources: list[str], shape: Shape) -> str:
-        current = sources[0]
+    def sum(self, sources: list[str]) -> str:
+        total = sources[0]
         for source in sources[1:]:
-            current = self.add("Add", current, source)
-        decayed = self.add("Mul", f"{name}_v", self.constant(lif.decay))
+            total = self.add("Add", total, source)
+        return total
+
+    def neurons(self, name: str, lif: LIF, current: str, shape: Shape) -> str:
+        decay, v_th = (_column(value, shape) for value in (lif.decay, lif.v_th))
+        decayed = self.add("Mul", f"{name}_v", self.constant(decay))
         if lif.fraction_bits is not None:
             one = self.constant(2.0**lif.fraction_bits)
             decayed = self.add("Div", self.add("Floor", self.add("Mul", decayed, one)), one)
         u = self.add("Add", decayed, current)
-        v_th = lif.v_th.numpy(force=True).reshape(-1, *[1] * (len(shape) - 1))
         fired = self.add("Greater", u, self.constant(v_th))
-        self.add("Where", fired, self.constant(0), u, output=f"{name}_v_next")
+        if lif.reset == "soft":
+            bits = lif.fraction_bits
+            lost = v_th if bits is None else np.floor(v_th * 2.0**bits) / 2.0**bits
+            after = self.add("Sub", u, self.constant(lost))
+        else:
+            after = self.constant(0)
+        self.add("Where", fired, after, u, output=f"{name}_v_next")
         return self.add("Cast", fired, to=self.kind, output=name)
 
     def layer(self, name: str, node: nn.Module, x: str, shape: Shape) -> str:
@@ -175,10 +203,8 @@ class _Graph:
             y = self.add("MatMul", x, self.constant(node.weight.numpy(force=True).T))
             return y if node.bias is None else self.add("Add", y, self.constant(node.bias.numpy(force=True)))
         if isinstance(node, Scale):
-            column = (-1, *[1] * (len(shape) - 1))
-            y = self.add("Mul", x, self.constant(node.weight.numpy(force=True).reshape(column)))
-            bias = node.bias
-            return y if bias is None else self.add("Add", y, self.constant(bias.numpy(force=True).reshape(column)))
+            y = self.add("Mul", x, self.constant(_column(node.weight, shape)))
+            return y if node.bias is None else self.add("Add", y, self.constant(_column(node.bias, shape)))
         if isinstance(node, nn.Flatten):
             return self.add("Flatten", x, axis=1)
         if isinstance(node, nn.AdaptiveAvgPool2d):
@@ -226,6 +252,13 @@ class _Graph:
                 seen.append(part)
         joined = self.add("Concat", *seen, axis=1)
         return self.add("Reshape", joined, self.constant([0, -1, shape[1] * shape[2]], np.int64))
+
+
+def _column(value: float | Tensor, shape: Shape) -> np.ndarray:
+    """A number, or one per channel, shaped to meet [N, *shape]."""
+    return np.asarray(value.numpy(force=True) if isinstance(value, Tensor) else [value]).reshape(
+        -1, *[1] * (len(shape) - 1)
+    )
 
 
 def _package(name: str) -> Any:
