@@ -135,10 +135,11 @@ def train(
         kept = [f"--set={s}" for s in settings or []]  # those of the neuron must be the same
         print_next((command_line("train", recipe, "--from", out, *kept, data=data), "fine-tune it"))
         return
-    print_next(
-        (command_line("eval", run.folder, data=data), "measure the network again"),
-        (command_line("export", run.folder, "--to", "nir"), "the network for neuromorphic hardware"),
-    )
+    hints = [(command_line("eval", run.folder, data=data), "measure the network again")]
+    if run.recipe.neuron == "lif":  # of which NIR knows the hard reset
+        to, what = ("nir", "neuromorphic hardware") if run.recipe.reset == "hard" else ("onnx", "other software")
+        hints.append((command_line("export", run.folder, "--to", to), f"the network for {what}"))
+    print_next(*hints)
 
 
 def _distinct(seeds: str) -> list[str]:

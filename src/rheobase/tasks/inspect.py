@@ -3,6 +3,7 @@
 import copy
 import shlex
 from dataclasses import asdict, replace
+from math import isfinite, nan
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from rheobase.data import DataInfo
 from rheobase.data.feed import first_images
 from rheobase.deploy.folding import fires_as_lif, fold
 from rheobase.deploy.network import INPUT, LIF, Network
-from rheobase.models import SpikingNet
+from rheobase.models import MSBlock, SEWBlock, SEWBottleneck, SpikingNet
 from rheobase.nn import ReferenceSoma, Soma, somas, watched
 from rheobase.recipes import RECIPES, Recipe, get
 from rheobase.recipes.settings import as_text, differences
@@ -101,7 +102,8 @@ def inspect_network(name: str, *, images: int = 8, timesteps: int = 2, probes: i
     network = build_default(name, max(images, 10), (channels, size, size))
     x, labels = torch.randn(images, channels, size, size), torch.arange(images)
     calibrate_statistics(network, x, timesteps)
-    blocks = isometry(network, x, timesteps, probes=probes) if isinstance(network, SpikingNet) else []
+    known = isinstance(network, SpikingNet) and _ends_in_somas(network)
+    blocks = isometry(network, x, timesteps, probes=probes) if known else []
     layers = activity(network, [x], timesteps)
     recipe = Recipe(name=name, data="noise", network=name, timesteps=timesteps, epochs=1, batch_size=images)
     gradients = _gradients(network, x, labels, recipe)
@@ -115,17 +117,22 @@ def inspect_network(name: str, *, images: int = 8, timesteps: int = 2, probes: i
     }
 
 
+def _ends_in_somas(network: SpikingNet) -> bool:
+    """Whether all that leaves a block comes from one soma: between those, gradients can be followed."""
+    return not any(isinstance(block, SEWBlock | SEWBottleneck | MSBlock) for block in network.body)
+
+
 def _verdict(phis: list[float], gradients: dict[str, Any] | None) -> list[str]:
     sentences = []
-    if phis:  # only the blocks of a SpikingNet are known
+    if phis:
         product = torch.tensor(phis).log().sum().exp().item()
         trend = "keeps its size" if 0.1 < product < 10 else "shrinks" if product <= 0.1 else "grows"
         sentences.append(
             f"phi is {min(phis):.2f} to {max(phis):.2f} per block: over {len(phis)} blocks the squared gradient "
             f"{trend} (factor {product:.2g})"
         )
-    if gradients is not None:
-        ratio = GradientNorms(**gradients).spike_ratio
+    ratio = nan if gradients is None else GradientNorms(**gradients).spike_ratio
+    if isfinite(ratio):  # blocks that begin with a weight of 0 have no gradients inside
         sentences.append(
             f"the gradient in the first layer is {ratio:.2g} times that in the last: "
             + ("this will train" if 1e-3 < ratio < 1e3 else "this will be hard to train")
