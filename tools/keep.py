@@ -16,10 +16,15 @@ from rheobase.report import plots
 from rheobase.tasks.evaluate import evaluate_run
 from rheobase.train import choose_device
 from rheobase.train.record import write_result
-from rheobase.train.runs import Run
+from rheobase.train.runs import START, Run
 
 FILES = ("recipe.json", "data.json", "environment.json", "metrics.jsonl")
 TIMESTEPS = (1, 2, 3, 4, 6, 8)
+
+
+def files(run: Path) -> list[str]:
+    """What tells about a run, and is there."""
+    return [*FILES, *([START] if (run / START).exists() else [])]
 
 
 def keep(run: Path, out: Path) -> None:
@@ -30,7 +35,7 @@ def keep(run: Path, out: Path) -> None:
     if "record" not in Run(run).read("environment.json"):
         raise ValueError(f"{run / 'environment.json'} has no record of how the run was made; train it again to keep it")
     out.mkdir(parents=True, exist_ok=True)
-    for name in FILES:
+    for name in files(run):
         shutil.copyfile(run / name, out / name)
     if find_spec("matplotlib"):
         plots.learning_curves(rows, out / "curves.png")

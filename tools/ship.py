@@ -21,7 +21,7 @@ from rheobase.train import checkpoint, choose_device
 from rheobase.train.checkpoint import Tensors
 from rheobase.train.record import checksum, write_result
 from rheobase.train.runs import Run, load_network
-from tools.keep import FILES
+from tools.keep import files as kept_files
 
 LIMIT = 15 * 2**20  # bytes, of all of them
 
@@ -52,7 +52,7 @@ def pack(source: Path, name: str) -> Path:
     part = shipped.FOLDER.with_name(f".{name}.part")
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir()
-    for file in FILES:
+    for file in kept_files(source):
         shutil.copyfile(source / file, part / file)
     checkpoint.save(part / "checkpoints", run.trained().step, eight_bits(load_network(run)), {})
     total = size(part) + sum(size(shipped.FOLDER / other) for other in shipped.names() if other != name)

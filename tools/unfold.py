@@ -106,6 +106,7 @@ def main() -> None:
     for name in ("environment.json", "metrics.jsonl"):
         shutil.copyfile(options.kept / name, run.folder / name)
     checkpoint.save(run.checkpoints, run.rows()[-1]["step"], {"weights": model.state_dict()}, {})
+    run.begun()
     print(f"unfolded into {run.folder}")
 
 

@@ -296,7 +296,7 @@ def recipe_without_size() -> Recipe:
 def test_bad_folders_are_one_sentence(images: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="data set 'folder' needs a size for its images"):
         load_data(recipe_without_size(), images)
-    with pytest.raises(ValueError, match="none is not a folder; give one with a sub-folder"):
+    with pytest.raises(ValueError, match="none is not a folder; name one with a sub-folder"):
         data.load("folder", tmp_path / "none", size=8)
     with pytest.raises(ValueError, match="dark has no sub-folders"):
         data.load("folder", images / "dark", size=8)

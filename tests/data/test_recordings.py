@@ -165,7 +165,7 @@ def test_full_cells_are_told(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda f: shutil.rmtree(f), "is not a folder; give one with a sub-folder of recordings per class"),
+        (lambda f: shutil.rmtree(f), "is not a folder; name one with a sub-folder of recordings per class by --data"),
         (lambda f: [shutil.rmtree(p) for p in f.iterdir()], "has no sub-folders; expected one with recordings"),
         (lambda f: (f / "empty").mkdir(), r"empty has no recordings; expected files like \*\.aedat or"),
         (lambda f: [p.unlink() for p in f.glob("*/4*")], "needs at least 5 recordings in a class, or folders"),

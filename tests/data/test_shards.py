@@ -206,3 +206,9 @@ def test_official_archives_that_are_not(official: tuple[Path, Path]) -> None:
     (tars / ilsvrc.KIT).unlink()
     with pytest.raises(ValueError, match=f"has {ilsvrc.TRAIN}, but not {ilsvrc.KIT}; put it there too"):
         listings(tars)
+
+
+def test_a_split_that_was_made_is_remembered(folder: Path, tmp_path: Path) -> None:
+    assert CliRunner().invoke(app, ["pack", str(folder / "train"), "--out", str(tmp_path / "made")]).exit_code == 0
+    assert load("imagenet", tmp_path / "made", size=8).info == load("imagenet", folder / "train", size=8).info
+    assert load("imagenet", tmp_path / "made", size=8).info.held_out == 5

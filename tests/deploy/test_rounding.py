@@ -2,7 +2,7 @@
 
 import torch
 
-from rheobase.deploy.rounding import GROUP, LARGEST, rounded
+from rheobase.deploy.rounding import BLOCK, DAMPING, DOUBT, GROUP, LARGEST, rounded
 
 
 def correlated(samples: int, inputs: int, sources: int) -> torch.Tensor:
@@ -39,3 +39,20 @@ def test_the_range_is_kept_and_groups_are_rounded_alone() -> None:
 def test_silent_inputs_are_rounded_to_the_nearest() -> None:
     weight = 40 * torch.randn(3, 5, dtype=torch.float64)
     assert torch.equal(rounded(weight, torch.zeros(8, 5, dtype=torch.float64)), weight.round())
+
+
+def test_blocks_change_nothing_and_the_weights_are_left_alone() -> None:
+    """Against the rule as it is written: every error goes to all weights behind at once."""
+    inputs = BLOCK + 9
+    x = correlated(500, inputs, 11)
+    moments = x.T @ x / len(x)
+    moments += (DAMPING + DOUBT * inputs / len(x)) * moments.diagonal().mean() * torch.eye(inputs)
+    spread = torch.linalg.cholesky(torch.linalg.inv(moments), upper=True)
+    for outputs in (1, 4):  # the transpose of a single row is not a copy
+        weight = 40 * torch.randn(outputs, inputs, dtype=torch.float64)
+        before, rest, expected = weight.clone(), weight.clone(), torch.empty_like(weight)
+        for j in range(inputs):
+            expected[:, j] = rest[:, j].round().clamp(-LARGEST, LARGEST)
+            rest -= ((rest[:, j] - expected[:, j]) / spread[j, j])[:, None] * spread[j]
+        assert torch.equal(rounded(weight, x), expected)
+        assert torch.equal(weight, before)

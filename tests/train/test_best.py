@@ -79,3 +79,10 @@ def test_a_damaged_checkpoint_leaves_no_best_of_epochs_that_come_again(run: Run,
     train.fit(recipe(), out=out, device="cpu", resume=True)
     assert not later.exists()
     assert_identical(out / "best", run.best)
+
+
+def test_it_knows_where_the_data_of_its_run_are(run: Run, tmp_path: Path) -> None:
+    assert Run(run.best).data_path(None) is None
+    shutil.copytree(run.folder, tmp_path / "run")
+    Run(tmp_path / "run").remember(data=tmp_path)
+    assert Run(tmp_path / "run/best").data_path(None) == tmp_path

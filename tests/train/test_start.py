@@ -20,7 +20,7 @@ from rheobase.train import checkpoint
 from rheobase.train.progress import Reporter
 from rheobase.train.record import checksum
 from rheobase.train.runs import Run, load_network
-from rheobase.train.start import Start
+from rheobase.train.start import Start, started_from
 from tests.train.test_loop import StopAt, assert_identical
 
 
@@ -248,3 +248,39 @@ def test_a_network_of_ones_own_gets_a_new_head_too(tmp_path: Path) -> None:
     assert torch.equal(after["conv.weight"], weights(old)["conv.weight"])
     assert not torch.equal(after["readout.weight"], first(run)["readout.weight"])
     assert json.loads((run.folder / "start.json").read_text())["tensors"] == 7
+
+
+def test_weights_from_before_neurons_had_choices_are_taken(trained: Run, tmp_path: Path) -> None:
+    """The settings of a soma were five numbers then."""
+    shutil.copytree(trained.folder, tmp_path / "old")
+    saved = trained.trained()
+    old = {name: t[:5] if name.endswith("_extra_state") else t for name, t in saved.tensors["weights"].items()}
+    shutil.rmtree(tmp_path / "old/checkpoints")
+    checkpoint.save(tmp_path / "old/checkpoints", saved.step, {"weights": old}, {})
+    run = train.fit(recipe("epochs=1"), start=tmp_path / "old", out=tmp_path / "new", device="cpu")
+    assert run.start is not None
+    assert run.start["new"] == []
+
+
+def test_a_start_is_told_by_its_place_or_its_weights_not_its_name(trained: Run, tmp_path: Path) -> None:
+    for name in ("x", "y"):
+        shutil.copytree(trained.folder, tmp_path / name / "base")
+    other = train.fit(recipe("epochs=1", "seed=5"), out=tmp_path / "z/base", device="cpu")
+    run = train.fit(recipe("epochs=1"), start=tmp_path / "x/base", out=tmp_path / "run", device="cpu")
+    assert run.place("start") == tmp_path / "x/base"
+    assert started_from(run, str(tmp_path / "x/base"))
+    assert started_from(run, str(tmp_path / "y/base"))  # the same weights
+    assert not started_from(run, str(other.folder))
+    assert not started_from(run, None)
+    assert not started_from(trained, str(tmp_path / "x/base"))
+    shutil.rmtree(tmp_path / "x")
+    assert started_from(run, str(tmp_path / "x/base"))  # it is gone, and was of that name
+
+
+def test_a_run_without_its_first_weights_does_not_begin_anew(trained: Run, tmp_path: Path) -> None:
+    run = train.fit(recipe("epochs=1"), start=trained, out=tmp_path / "run", device="cpu")
+    shutil.rmtree(run.checkpoints)
+    metrics = run.metrics.read_bytes()
+    with pytest.raises(ValueError, match="has no checkpoint any more to go on from"):
+        train.fit(out=run.folder, resume=True, device="cpu")
+    assert run.metrics.read_bytes() == metrics

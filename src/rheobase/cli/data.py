@@ -68,7 +68,8 @@ def data(
     trained_by = [found for found in map(get, RECIPES) if found.data == name]
     if trained_by:
         recipe = trained_by[0]
-        settings = {**chosen, **({"image_size": size} if size not in (0, recipe.image_size) else {})}
+        sizes = {"image_size": size, "timesteps": timesteps}
+        settings = {**chosen, **{k: v for k, v in sizes.items() if v not in (0, getattr(recipe, k))}}
         words = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
         print_next((command_line("train", recipe.name, *words, data=root), "train a network on it"))
 
@@ -113,6 +114,9 @@ def _print_recording(file: Path, seen: "Summary", gap: float) -> None:
     from rheobase.report.shades import bars, shaded
 
     console.print(f"{file}: {seen.events} events in {seen.seconds:.3f} s, sensor of {seen.width} x {seen.height}")
+    if seen.events < 2:
+        console.print("  too few to say more\n")
+        return
     console.print(f"  {seen.rate:.0f} events per second, {max(seen.rates):.0f} in the busiest hundredth")
     console.print(f"  {100 * seen.brighter:.1f} % brighter, {100 - 100 * seen.brighter:.1f} % darker")
     longest = max(seen.gaps, key=lambda pause: pause[1], default=None)
@@ -131,11 +135,11 @@ def pack(
     out: Annotated[Path, typer.Option(help="Folder for the shards; it is made.")],
 ) -> None:
     """Pack a folder of images into tar shards with an index: training reads them as they are, by `--data`."""
-    from rheobase.data.sets.folder import listings
+    from rheobase.data.sets.folder import held_out_in, listings
     from rheobase.data.shards import pack_with_progress
 
     found = listings(folder)
-    shards = pack_with_progress(found, out)
+    shards = pack_with_progress(found, out, held_out=held_out_in(folder))
     train, test = (len(listing.labels) for listing in found[1:])
     console.print(f"wrote {out}: {train} training and {test} test images of {len(found[0])} classes in {shards} shards")
 

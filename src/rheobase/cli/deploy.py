@@ -149,10 +149,9 @@ def predict(
 
     from rheobase.data.pictures import find, read
     from rheobase.functional import readout
-    from rheobase.tasks.open import about, input_dtype, open_network, open_run
+    from rheobase.tasks.open import input_dtype, open_as_it_is
 
-    found = open_network(open_run(network))
-    stated = about(found, network)
+    found, stated = open_as_it_is(network)
     classes, paths = stated.data.classes, find(images, stated.data)
     seen: list[dict[str, object]] = []
     left_out: list[dict[str, str]] = []

@@ -101,6 +101,8 @@ def train(
     """Train a network by a recipe."""
     from rheobase import recipes
 
+    if seed is not None and any(setting.startswith("seed=") for setting in settings or []):
+        raise ValueError("--seed and --set seed= say the same; leave one of them out")
     changes = [*(settings or []), *([] if seed is None else [f"seed={seed}"])]
     changes += [] if freeze is None else [f"freeze={freeze}"]
     options: dict[str, Any] = {"data": data, "device": device, "download": download, "tensorboard": tensorboard}
@@ -130,7 +132,8 @@ def train(
     if not _leads():
         return
     if run is None:
-        print_next((command_line("train", recipe, "--from", out, data=data), "fine-tune it"))
+        kept = [f"--set={s}" for s in settings or []]  # those of the neuron must be the same
+        print_next((command_line("train", recipe, "--from", out, *kept, data=data), "fine-tune it"))
         return
     print_next(
         (command_line("eval", run.folder, data=data), "measure the network again"),
@@ -157,6 +160,8 @@ def _start_or_go_on(
             console.print(f"{out} is finished: {recipe.epochs} epochs of {recipe.name}, seed {recipe.seed}")
         return None
     if found is Standing.UNFINISHED:
+        if keep_best and out is not None and not (out / "best").is_dir():
+            raise ValueError(f"{out} holds a run that began without --keep-best; leave it out to go on with it")
         return _fit(recipe, out=out, resume=True, **options)
     return _fit(recipe, out=out, start=start, keep_best=keep_best, **options)
 

@@ -202,7 +202,11 @@ def seen(path: Path, info: DataInfo) -> Tensor:
         raise ValueError(
             f"{path}: the network does not say how recordings become its frames; give an array [T, C, H, W] (.npy)"
         )
-    found = own_recording(path, Slicing(**info.slicing))  # type: ignore[arg-type]
+    try:
+        slicing = Slicing(**info.slicing)  # type: ignore[arg-type]
+    except TypeError:
+        raise ValueError(f"{path}: the network's record of slices is not one of this version of rheobase") from None
+    found = own_recording(path, slicing)
     if found.skipped:
         warnings.warn(f"{path}: there is damage in it ({_problems(found)}); the rest is used", stacklevel=2)
     return found.frames[0].float()

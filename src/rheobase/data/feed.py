@@ -56,6 +56,10 @@ class Feed:
             )
         if recipe.policy != "none" and (len(dataset.train.shape) != 3 or dataset.info.channels not in (1, 3)):
             raise ValueError(f"policy '{recipe.policy}' needs images of one or three channels; use policy=none")
+        if recipe.cutout > dataset.info.size:
+            raise ValueError(
+                f"cutout: expected at most the side of the images, {dataset.info.size}, got {recipe.cutout}"
+            )
         self.recipe, self.device, self.dtype = recipe, device, dtype
         self.rank, self.world = rank, world
         self.train, self.test = dataset.train.to(device), dataset.test.to(device)

@@ -11,7 +11,7 @@ Classes = dict[str, list[Path]]
 def split(folder: Path, suffixes: Collection[str], what: str) -> tuple[Classes, Classes]:
     """The files for training and for testing of every class; `what` they are called."""
     if not folder.is_dir():
-        raise ValueError(f"{folder} is not a folder; give one with a sub-folder of {what} per class")
+        raise ValueError(f"{folder} is not a folder; name one with a sub-folder of {what} per class by --data")
     if not held_out(folder):
         train, test = (_listed(folder / part, suffixes, what) for part in ("train", "val"))
         if train.keys() != test.keys():

@@ -39,10 +39,17 @@ class Listing:
 Listings = tuple[tuple[str, ...], Listing, Listing]  # names of the classes, training images, test images
 
 
-def pack(found: Listings, out: Path, *, shard: int = SHARD, done: Callable[[int], None] = lambda _: None) -> int:
+def pack(
+    found: Listings,
+    out: Path,
+    *,
+    held_out: int = 0,
+    shard: int = SHARD,
+    done: Callable[[int], None] = lambda _: None,
+) -> int:
     """Write the images of a data set as shards to the folder `out`; return how many shards there are.
 
-    `done` hears of every image how many bytes it had.
+    Every `held_out`-th image was taken for testing, if not 0. `done` hears of every image how many bytes it had.
     """
     if out.exists() and (not out.is_dir() or (out / INDEX).exists()):
         raise ValueError(f"{out} is not an empty folder; choose another one")
@@ -53,7 +60,7 @@ def pack(found: Listings, out: Path, *, shard: int = SHARD, done: Callable[[int]
         places = list(_written(split, classes, listing, out, shard, done))
         packed.append(Listing(places, listing.labels))
         shards += len({place.archive for place in places})
-    write_index(out / INDEX, (classes, packed[0], packed[1]))
+    write_index(out / INDEX, (classes, packed[0], packed[1]), held_out=held_out)
     return shards
 
 
@@ -87,7 +94,7 @@ def _key(name: str, taken: set[str]) -> str:
     return key
 
 
-def write_index(path: Path, found: Listings) -> None:
+def write_index(path: Path, found: Listings, *, held_out: int = 0) -> None:
     """Keep where the images of archives are; archives are named from the folder of the index on."""
     classes, *listings = found
     tensors: dict[str, Tensor] = {}
@@ -104,7 +111,7 @@ def write_index(path: Path, found: Listings) -> None:
         joined = "\0".join(place.name for place in places).encode()
         tensors[f"{split}.names"] = torch.frombuffer(bytearray(joined), dtype=torch.uint8)
     relative = [_relative(Path(archive), path.parent) for archive in archives]
-    about = {"about": dumps({"version": VERSION, "classes": classes, "archives": relative})}
+    about = {"about": dumps({"version": VERSION, "classes": classes, "archives": relative, "held_out": held_out})}
     with atomic_write(path) as part:
         save_file(tensors, part, about)
 
@@ -144,9 +151,18 @@ def _listing(split: str, tensors: dict[str, Tensor], archives: Sequence[Path], c
     return Listing([Member(archives[i], name, o, s) for i, name, o, s in rows], label)
 
 
-def pack_with_progress(found: Listings, out: Path) -> int:
+def held_out(path: Path) -> int:
+    """Every which image was taken for testing when the index at `path` was written; 0 for a split that was given."""
+    with safe_open(path, "pt") as file:
+        number = loads(file.metadata()["about"]).get("held_out")
+    if type(number) is not int:
+        raise ValueError(f"{path} is damaged; pack the images again")
+    return number
+
+
+def pack_with_progress(found: Listings, out: Path, *, held_out: int) -> int:
     """`pack`, with a bar on the terminal."""
     images = sum(len(listing.labels) for listing in found[1:])
     with Progress(console=Console(stderr=True), disable=not Console(stderr=True).is_terminal) as progress:
         task = progress.add_task("packing", total=images)
-        return pack(found, out, done=lambda _: progress.advance(task))
+        return pack(found, out, held_out=held_out, done=lambda _: progress.advance(task))

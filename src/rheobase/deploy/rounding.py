@@ -10,13 +10,14 @@ from torch import Tensor
 
 LARGEST = 127
 GROUP = 1024  # weights of an output that make good for each other
+BLOCK = 64  # of these, what they pass on to all behind them is added at once
 DAMPING, DOUBT = 0.01, 0.1  # in mean squares of the inputs: correlations that few samples show are not trusted
 
 
 def rounded(weight: Tensor, inputs: Tensor) -> Tensor:
     """Weights [K, F] as integers of 8 bits, such that their sums over `inputs` [P, F] change little."""
     groups = zip(weight.split(GROUP, 1), inputs.split(GROUP, 1), strict=True)
-    return torch.cat([_rounded(w.clone(), x) for w, x in groups], 1)
+    return torch.cat([_rounded(w, x) for w, x in groups], 1)
 
 
 def _rounded(weight: Tensor, inputs: Tensor) -> Tensor:
@@ -25,9 +26,14 @@ def _rounded(weight: Tensor, inputs: Tensor) -> Tensor:
     moments.diagonal().add_(damping * moments.diagonal().mean().item() or 1.0)
     # row j says how an error of weight j is best spread over the weights behind it
     spread = torch.linalg.cholesky(torch.cholesky_inverse(torch.linalg.cholesky(moments)), upper=True)
-    result = torch.empty_like(weight)
-    for j, row in enumerate(spread):
-        result[:, j] = weight[:, j].round().clamp(-LARGEST, LARGEST)
-        error = (weight[:, j] - result[:, j]) / row[j]
-        weight[:, j:].addr_(error, row[j:], alpha=-1)
-    return result
+    rest = weight.T.clone(memory_format=torch.contiguous_format)  # a row for every input
+    result = torch.empty_like(rest)
+    for start in range(0, len(rest), BLOCK):
+        stop = min(start + BLOCK, len(rest))
+        errors = torch.empty_like(rest[start:stop])
+        for j in range(start, stop):
+            torch.round(rest[j], out=result[j]).clamp_(-LARGEST, LARGEST)
+            torch.div(rest[j] - result[j], spread[j, j], out=errors[j - start])
+            rest[j:stop].addr_(spread[j, j:stop], errors[j - start], alpha=-1)
+        rest[stop:].addmm_(spread[start:stop, stop:].T, errors, alpha=-1)
+    return result.T

@@ -5,6 +5,7 @@ Its parts (data, network, neuron, loss, optimizer) are names on the shelves of `
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
+from math import isfinite
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 
@@ -146,7 +147,7 @@ class Recipe:
 
     def _check(self, what: str, names: Iterable[str], good: Callable[[Any], bool]) -> None:
         for name in names:
-            if not good(getattr(self, name)):  # a NaN is never good
+            if not (isfinite(getattr(self, name)) and good(getattr(self, name))):
                 raise ValueError(f"{name}: expected {what}, got {getattr(self, name)}")
 
     @classmethod

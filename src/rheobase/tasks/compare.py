@@ -15,6 +15,7 @@ from rheobase.analysis.fanout import FanOut, fan_out
 from rheobase.analysis.sizes import neurons
 from rheobase.data import DataInfo
 from rheobase.data.expectation import EXPECTED
+from rheobase.deploy import shipped
 from rheobase.deploy.folding import fold
 from rheobase.deploy.network import Network, node_name
 from rheobase.train import origins
@@ -113,6 +114,8 @@ def compare(paths: Sequence[Path]) -> Comparison:
 
 
 def _runs(path: Path) -> list[Run]:
+    if str(path) in shipped.names():
+        path = shipped.find(path)
     if not path.is_dir():
         raise ValueError(f"{path} is not a folder; give folders of runs, or one that holds them")
     found = list(_below(path))
@@ -138,7 +141,7 @@ def _common(run: Run) -> dict[str, Any]:
     return {
         "recipe": settings.pop("name"),
         **settings,
-        "start": "random weights" if run.start is None else run.start["from"],
+        "start": "random weights" if run.start is None else f"{run.start['from']} ({run.start['sha256'][:8]})",
         "device": recorded.get("device") or NOT_KNOWN,
         "data_content": run.data.fingerprint or NOT_KNOWN,
         "plugins": ", ".join(origins.checksums(run.folder)),

@@ -24,7 +24,7 @@ def evaluate_run(
     network: nn.Module
     loader: Dataset | plugins.Part
     if isinstance(found, Run):
-        recipe, record, owner, data = found.recipe, found.data, str(found), found.place(data)
+        recipe, record, owner, data = found.recipe, found.data, str(found), found.data_path(data)
         loader, loss = found.parts.data, found.parts.loss
         network, dtype = load_network(found), DTYPES.get(recipe.precision, torch.float32)
     else:

@@ -23,8 +23,9 @@ from rheobase.deploy.network import INPUT, LIF, Network
 from rheobase.models import SpikingNet
 from rheobase.nn import ReferenceSoma, Soma, somas, watched
 from rheobase.recipes import RECIPES, Recipe, get
+from rheobase.recipes.settings import as_text, differences
 from rheobase.tasks.gradients import GradientNorms, gradient_norms, inner_layers
-from rheobase.train.runs import PLACE, Run, load_network
+from rheobase.train.runs import Run, load_network
 
 BATCH, FEW, SAMPLES, NEURONS = 32, 8, 6, 8
 
@@ -139,12 +140,12 @@ def _command(run: Run) -> str:
     known = get(base)
     words = ["rheobase", "train", base]
     if run.start is not None:
-        words += ["--from", run.start["from"]]
-    for key, value in asdict(recipe).items():
-        if key != "name" and getattr(known, key) != value:
-            words += ["--set", f"{key}={str(value).lower() if isinstance(value, bool) else value}"]
-    if (run.folder / PLACE).exists():
-        words += ["--data", run.read(PLACE)["data"]]
+        words += ["--from", str(run.place("start") or run.start["from"])]
+    for key, (value, _) in differences(recipe, known).items():
+        if key != "name":
+            words += ["--set", f"{key}={as_text(value)}"]
+    if data := run.place("data"):
+        words += ["--data", str(data)]
     loaded = {Path(source).name: source for source in plugins.loaded()}
     for name in dict.fromkeys(origin.name for origin in run.parts.origins().values()):
         words += ["--plugin", name if Path(name).is_file() else loaded.get(name, name)]

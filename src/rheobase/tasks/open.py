@@ -43,8 +43,8 @@ def folded(run: Run) -> tuple[nn.Module, Network]:
     return model, network
 
 
-def input_dtype(network: Network | onnx.Session) -> torch.dtype:
-    return next(network.parameters()).dtype if isinstance(network, Network) else torch.float32
+def input_dtype(network: nn.Module | onnx.Session) -> torch.dtype:
+    return next(network.parameters()).dtype if isinstance(network, nn.Module) else torch.float32
 
 
 def open_file(path: Path) -> Network | onnx.Session:
@@ -64,6 +64,15 @@ def open_trained(source: Path) -> Run:
     if not isinstance(found, Run):
         raise ValueError(f"{source} is a file of a deployed network; give the run that it came from")
     return found
+
+
+def open_as_it_is(source: Path) -> tuple[nn.Module | onnx.Session, About]:
+    """The network of a run as it was trained, which need not fold; or the network in a file. What it was trained on."""
+    found = open_run(source)
+    if isinstance(found, Run):
+        return load_network(found), About(found.recipe, found.data)
+    network = open_file(found)
+    return network, about(network, source)
 
 
 def open_network(source: Run | Path) -> Network | onnx.Session:

@@ -27,7 +27,9 @@ def on_cpu(folder: Path, left: float) -> str | None:
     if whole is None or left * whole < PATIENCE:
         return None
     line = f"this CPU will need about {plan.duration(left * whole)}"
-    if recipe.network == SMALLER:
+    other = None
+    if run.start is None:  # another network could not start there
+        other = plan.times(replace(recipe, network=SMALLER), data, CPU).recipe
+    if other is None or other > whole / 2:
         return f"{line}; fewer epochs or timesteps, smaller images or a GPU make it shorter"
-    other = plan.times(replace(recipe, network=SMALLER), data, CPU).recipe
-    return f"{line}; about {plan.duration(other or 0.0)} with a small network: --set network={SMALLER}"
+    return f"{line}; about {plan.duration(left * other)} with a small network: --set network={SMALLER}"

@@ -72,6 +72,8 @@ def fit(
     if recipe.freeze != "none" and start is None and earlier is None:
         raise ValueError(f"freeze={recipe.freeze} needs a trained network to start from; name one with --from")
     begins = None if start is None else Start.of(start)
+    if data is not None and not data.exists() and not download:
+        raise ValueError(f"there is no {data}; say where the data are with --data, or leave it out")
     with distributed.team(choose_device(device)) as (team, where):
         if team.world > 1 and out is None:
             raise ValueError("a run of several processes needs a folder that all can see; give one with --out")
@@ -93,7 +95,7 @@ def fit(
         model = channels_last(network_for(recipe, found.info, parts)).to(feed.dtype)
         shown = reporter if reporter and team.leads else Reporter()
         if team.leads and earlier is None:
-            options: dict[str, Any] = {"keep_best": keep_best, **given}
+            options: dict[str, Any] = {"keep_best": keep_best, "part_bytes": part_bytes, **given}
             if begins is not None:
                 options |= {"start": begins.load_into(model, recipe), "weights": model.state_dict()}
             out = Run.create(out, recipe, found.info, where, **options).folder
@@ -102,12 +104,15 @@ def fit(
         team.wait()
         assert out is not None
         run = earlier or Run(out, **given)
-        if team.leads and data is not None:
-            run.remember(data)
         with run.claimed() if team.leads else nullcontext():
             trainer = Trainer(run, model, parts, feed, team, shown, began, save_every=save_every, part_bytes=part_bytes)
-            if (resume or begins) and (saved := checkpoint.latest(run.checkpoints)) is not None:
+            if team.leads:
+                run.remember(data=data, start=None if begins is None else begins.place())
+            saved = checkpoint.latest(run.checkpoints) if resume or begins else None
+            if saved is not None:
                 trainer.restore(saved)
+            elif resume and (run.start is not None or (run.rows() and not run.beginning)):
+                raise ValueError(f"{run} has no checkpoint any more to go on from; train it again in another folder")
             if resume and team.leads:
                 run.keep_rows(trainer.step // feed.steps)
             try:

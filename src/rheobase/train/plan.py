@@ -145,7 +145,9 @@ def duration(seconds: float) -> str:
 def _timed_step(recipe: Recipe, data: DataInfo, device: torch.device) -> Callable[[int], float]:
     """A function that does one training step of so many images of noise, and returns its seconds."""
     dtype = DTYPES.get(recipe.precision, torch.float32)
-    network = channels_last(network_for(recipe, data)).to(device, dtype).train()
+    network = channels_last(network_for(recipe, data)).to(device, dtype)
+    freeze(network, recipe)
+    train_mode(network, recipe)
     average = copy.deepcopy(network) if recipe.average else None
     optimizer = make_optimizer(network, recipe, device)
     scaler = torch.amp.GradScaler(device.type, enabled=recipe.precision == "fp16")

@@ -63,6 +63,7 @@ class Run:
         start: Row | None = None,
         weights: checkpoint.Tensors | None = None,
         keep_best: bool = False,
+        part_bytes: int | None = None,
         **given: Any,
     ) -> "Run":
         """A new run in `folder`, or else in the first free `runs/<recipe>-<number>`.
@@ -82,7 +83,7 @@ class Run:
             origins.keep(folder, recipe, parts, given)
             if start is not None and weights is not None:
                 write_json(folder / START, start)
-                checkpoint.save(folder / "checkpoints", 0, {"weights": weights}, {})
+                checkpoint.save(folder / "checkpoints", 0, {"weights": weights}, {}, part_bytes=part_bytes)
             if keep_best:
                 (folder / "best").mkdir()
             write_json(folder / "recipe.json", asdict(recipe))  # the last one: it makes the folder a run
@@ -112,6 +113,8 @@ class Run:
         saved = checkpoint.latest(self.checkpoints)
         if saved is None:
             raise ValueError(f"{self} has no checkpoint: no epoch was finished, or weights were not kept")
+        if saved.step == 0:
+            warnings.warn(f"{self} was not trained yet: these are the weights that it starts from", stacklevel=2)
         return saved
 
     @cached_property
@@ -119,27 +122,36 @@ class Run:
         """What its recipe names; a plugin that has them must have been loaded."""
         return origins.find(self.folder, self.recipe, self.given)
 
-    def remember(self, path: Path) -> None:
-        """Keep where the data are, for commands that do not say it."""
-        write_json(self.folder / PLACE, {"data": str(path.absolute())})
+    def remember(self, **places: Path | None) -> None:
+        """Keep where the `data` are, for commands that do not say it, and where the `start` was."""
+        known = self.read(PLACE) if (self.folder / PLACE).exists() else {}
+        new = {what: str(path.absolute()) for what, path in places.items() if path is not None}
+        if known | new:
+            write_json(self.folder / PLACE, known | new)
 
-    def place(self, path: Path | None) -> Path | None:
+    def place(self, what: str) -> Path | None:
+        """Where the `data` are, or the `start` was; None if that was never said. The best epoch knows it of its run."""
+        folder = self.folder if self.folder.name != "best" or (self.folder / PLACE).exists() else self.folder.parent
+        if not (folder / PLACE).exists():
+            return None
+        known = Run(folder).read(PLACE).get(what)
+        if known is not None and not isinstance(known, str):
+            raise ValueError(f"{folder / PLACE} does not name a folder; remove it, and give the data with --data")
+        return None if known is None else Path(known)
+
+    def data_path(self, path: Path | None) -> Path | None:
         """Where the data are: `path`, or else where they were; None for those that were never given one."""
-        if path is not None or not (self.folder / PLACE).exists():
-            return path
-        known = self.read(PLACE).get("data")
-        if not isinstance(known, str):
-            raise ValueError(f"{self.folder / PLACE} does not name a folder; remove it, and give the data with --data")
-        if not Path(known).exists():
+        known = self.place("data") if path is None else path
+        if path is None and known is not None and not known.exists():
             raise ValueError(f"the data of {self.folder} are no longer in {known}; say where they are with --data")
-        return Path(known)
+        return known
 
     def open_data(self, path: Path | None, *, resume: bool = False, download: bool = False) -> Dataset:
         """The data that it was trained on, in `path` or where they were then; see `open_data`."""
         return open_data(
             self.recipe,
             self.data,
-            self.place(path),
+            self.data_path(path),
             self,
             loader=self.parts.data,
             resume=resume,

@@ -8,7 +8,7 @@ from pathlib import Path
 from rheobase.recipes import Recipe
 from rheobase.train import checkpoint
 from rheobase.train.runs import Run, own_folder
-from rheobase.train.start import name_of
+from rheobase.train.start import started_from
 
 
 class Standing(Enum):
@@ -27,11 +27,10 @@ def standing(folder: Path, recipe: Recipe, start: str | None = None) -> Standing
         return Standing.NEW
     run = Run(folder)
     run.refuse_other(recipe)
-    own = "random weights" if run.start is None else run.start["from"]
-    wanted = "random weights" if start is None else name_of(Path(start))
-    if own != wanted:
+    if not started_from(run, start):
+        own = "random weights" if run.start is None else run.start["from"]
         raise ValueError(
-            f"{folder} holds a run that started from {own}, not from {wanted}; "
+            f"{folder} holds a run that started from {own}, not from {start or 'random weights'}; "
             "go on with it as it began, or choose another folder"
         )
     rows = run.rows()

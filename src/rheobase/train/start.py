@@ -30,6 +30,10 @@ class Start:
             raise ValueError(f"{run.folder} is a deployed network, which cannot be trained; start from its run")
         return cls(run, run.data, run.trained())
 
+    def place(self) -> Path | None:
+        """Where the run is; None for one of the package, whose name says it."""
+        return None if self.run.folder.parent == shipped.FOLDER else self.run.folder
+
     def normalising(self, dataset: Dataset) -> Dataset:
         """The data set, normalised as the network knows it: images as its images, recordings as its recordings."""
         own, info = self.data, dataset.info
@@ -45,7 +49,8 @@ class Start:
         own, given, head = network.state_dict(), self.saved.weights, head_of(network)
         prefix = f"{head}." if head else ""  # a network may be a single layer
         in_head = [name for name in own if name.startswith(prefix)]
-        misfits = [name for name in own if name not in given or given[name].shape != own[name].shape]
+        weights = _tensors(own)  # a soma judges its settings itself, when it gets them
+        misfits = [name for name in weights if name not in given or given[name].shape != own[name].shape]
         first = next((i for i, name in enumerate(in_head) if name in misfits), len(in_head))
         new = in_head[first:]
         foreign = [name for name in given if name not in own and not name.startswith(prefix)]
@@ -56,15 +61,15 @@ class Start:
                 "and only the head may differ; start from a run of the same network on such images"
             )
         try:
-            network.load_state_dict(own | {name: given[name] for name in own if name not in new})
+            network.load_state_dict(own | {name: given[name] for name in own if name in given and name not in new})
         except ValueError as error:  # of a soma with other settings
             raise ValueError(f"network '{recipe.network}' cannot start from {self.run}: {error} (--set)") from None
         return {
-            "from": str(self.run) if self.run.folder.parent == shipped.FOLDER else name_of(self.run.folder),
+            "from": str(self.run) if self.place() is None else name_of(self.run.folder),
             "recipe": self.run.recipe.name,
             "step": self.saved.step,
             "sha256": self.saved.sha256(),
-            "tensors": len(_tensors(own)),
+            "tensors": len(weights),
             "new": _tensors({name: own[name] for name in new}),
         }
 
@@ -72,6 +77,20 @@ class Start:
 def name_of(folder: Path) -> str:
     """As the record of a run names where it started: without the folders of this machine."""
     return folder.name if folder.is_absolute() else str(folder)
+
+
+def started_from(run: Run, source: str | None) -> bool:
+    """Whether the run began with the weights of `source`, or with random ones if that is None.
+
+    It is told by where they were, or else by what they are: a start may be moved, or trained on.
+    """
+    if run.start is None or source is None:
+        return run.start is None and source is None
+    try:
+        start = Start.of(source)
+    except ValueError:  # it is gone, and no longer needed
+        return name_of(Path(source)) == run.start["from"]
+    return run.place("start") == start.run.folder.absolute() or start.saved.sha256() == run.start["sha256"]
 
 
 def _tensors(weights: Tensors) -> list[str]:

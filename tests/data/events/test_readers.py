@@ -167,7 +167,7 @@ def test_npz_without_a_size() -> None:
 def test_bad_events_in_arrays() -> None:
     file = io.BytesIO()
     np.savez(file, t=[5, -1, 7, 6, 9, 9], x=[0, 0, 1, 1, 8, 2], y=[0] * 6, p=[1, 1, 0, 0, 1, 2], width=4, height=5)
-    with pytest.raises(ValueError, match=r"d\.npz: a time or pixel below 0, .* at event 1;"):
+    with pytest.raises(ValueError, match=r"d\.npz: a time below 0, .* at event 1;"):
         decode(file.getvalue(), "d.npz")
     kept = decode(file.getvalue(), "d.npz", on_error="skip")
     assert kept.t.tolist() == [5, 7]
@@ -176,6 +176,15 @@ def test_bad_events_in_arrays() -> None:
     np.savez(file, t=[5, 4], x=[0, 0], y=[1, 2], p=[1, 1], width=4, height=5)
     with pytest.raises(ValueError, match="running backwards, from 5 to 4 us, at event 1;"):
         decode(file.getvalue(), "d.npz")
+
+
+def test_darker_may_be_minus_one_and_pixels_below_0_are_outside() -> None:
+    file = io.BytesIO()
+    np.savez(file, t=[1, 2, 3], x=[0, 1, -1], y=[0, 1, 2], p=[-1, 1, -1], width=4, height=5)
+    with pytest.raises(ValueError, match=r"pixel \(-1, 2\), one of 1 outside the sensor of 4 x 5, at event 2"):
+        decode(file.getvalue(), "d.npz")
+    kept = decode(file.getvalue(), "d.npz", on_error="skip")
+    assert (kept.p.tolist(), kept.skipped) == ([0, 1], {"outside": 1})
 
 
 @pytest.mark.parametrize("on_error", ["raise", "skip"])

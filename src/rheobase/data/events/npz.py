@@ -47,10 +47,12 @@ def from_arrays(found: dict[str, NDArray[Any]], source: str, size: tuple[int, in
     t, x, y, p = (c.astype(np.int64) for c in columns)
     if not fits(*size):
         raise ValueError(f"{source}: expected a sensor of 1 to {LARGEST} pixels in width and height, got {size}")
+    if len(p) and p.min() == -1 and not (p == 0).any():
+        p = (p + 1) // 2  # -1 and 1, as some write darker and brighter
     problems, kept = Problems(source, on_error, unit="event"), np.arange(len(t))
-    impossible = (t < 0) | (x < 0) | (y < 0) | (p < 0) | (p > 1)
+    impossible = (t < 0) | (p < 0) | (p > 1)
     if impossible.any():
-        what = "a time or pixel below 0, or a polarity other than 0 and 1,"
+        what = "a time below 0, or a polarity other than 0 and 1 (or -1 and 1),"
         problems.found("impossible", what, int(impossible.argmax()), int(impossible.sum()))
         kept = np.flatnonzero(~impossible)
         t, x, y, p = t[kept], x[kept], y[kept], p[kept]

@@ -131,7 +131,7 @@ def checked(
     """
     width, height = size
     index = np.arange(0)
-    outside = (x >= width) | (y >= height)
+    outside = (x < 0) | (y < 0) | (x >= width) | (y >= height)
     if outside.any():
         first, number = int(outside.argmax()), int(outside.sum())
         what = f"an event at pixel ({x[first]}, {y[first]}), one of {number} outside the sensor of {width} x {height},"

@@ -58,8 +58,7 @@ def _split(folder: Path, size: int) -> tuple[tuple[str, ...], Files, Files, int]
     """Names of the classes, the files for training and testing, and every which image is held out for the latter."""
     classes, train, test = listings(folder)
     own, other = (Files(part.places, part.labels, size) for part in (train, test))
-    fixed = (folder / shards.INDEX).is_file() or ilsvrc.is_here(folder)
-    return classes, own, other, 0 if fixed else held_out(folder)
+    return classes, own, other, held_out_in(folder)
 
 
 def listings(folder: Path) -> Listings:
@@ -70,6 +69,13 @@ def listings(folder: Path) -> Listings:
         return ilsvrc.listings(folder)
     train, test = split(folder, SUFFIXES, "images")
     return tuple(train), _listing(train), _listing(test)
+
+
+def held_out_in(folder: Path) -> int:
+    """Every which image of those in `folder` is for testing; 0 where the split was given."""
+    if (folder / shards.INDEX).is_file():
+        return shards.held_out(folder / shards.INDEX)
+    return 0 if ilsvrc.is_here(folder) else held_out(folder)
 
 
 def _listing(classes: Classes) -> Listing:
