@@ -24,6 +24,7 @@ pytest.importorskip("onnxruntime", reason="the extra rheobase[onnx] is not insta
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "digits"
     run = Run.create(folder, recipes.get("demo").changed(["timesteps=2"]), load("digits").info, torch.device("cpu"))
+    torch.manual_seed(0)
     network = randomise(run.network(), 8).float()
     checkpoint.save(run.checkpoints, 1, {"weights": network.state_dict()}, {})
     return folder
@@ -80,6 +81,7 @@ def soft(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "soft"
     recipe = recipes.get("demo").changed(["timesteps=2", "reset=soft", "learn_decay=channel"])
     run = Run.create(folder, recipe, load("digits").info, torch.device("cpu"))
+    torch.manual_seed(0)
     checkpoint.save(run.checkpoints, 1, {"weights": randomise(run.network(), 8).float().state_dict()}, {})
     return folder
 

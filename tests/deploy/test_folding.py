@@ -355,3 +355,31 @@ def test_what_is_added_besides_values_is_named():
 
     with pytest.raises(ValueError, match=r"^fold: cannot map the operation 'add' in 1"):
         fold(nn.Sequential(Conv2d(2, 3, 3), Shifted(), Soma(3)))
+
+
+class InPlace(nn.Module):
+    """A SEW block as others write it; `seen` changes with the sum where something else reads it."""
+
+    def __init__(self, seen):
+        super().__init__()
+        self.conv, self.soma, self.shortcut, self.seen = Conv2d(4, 4, 3, padding=1), Soma(4), nn.Identity(), seen
+
+    def forward(self, s):
+        out = self.soma(self.conv(s))
+        kept = {"nowhere": s, "out": out, "shortcut": s}[self.seen]
+        if self.seen == "shortcut":
+            out, s = self.shortcut(s), out
+        out += s
+        return out if kept is s else out + kept
+
+
+def test_sums_in_place_are_sums_unless_somebody_sees_the_change():
+    model = tiny()
+    model.body.insert(0, InPlace("nowhere"))
+    randomise(model, 7)
+    assert_identical(model, fold(model), images(3, 2, 7), 4)
+    for seen in ("out", "shortcut"):
+        model = tiny()
+        model.body.insert(0, InPlace(seen))
+        with pytest.raises(ValueError, match=r"^fold: cannot map the operation 'iadd' in body.0"):
+            fold(model)

@@ -10,7 +10,9 @@ from torch import nn
 from rheobase.deploy.importers import branch_names, import_state, read_state
 from rheobase.functional import lif
 from rheobase.models import build
-from tests.deploy.networks import images
+from rheobase.models.blocks import MSBlock
+from rheobase.nn import TdBN
+from tests.deploy.networks import images, styled
 
 T = 4
 NEURON = {"decay": 0.25, "v_th": 0.4}
@@ -207,3 +209,23 @@ def test_a_bias_that_they_do_not_have_is_none():
     zero = torch.zeros_like(state.pop(bias))
     expected, found = (ours(s, style="explicit")(sequence()) for s in (state | {bias: zero}, state))
     assert torch.equal(expected, found)
+
+
+def test_normalisations_without_neurons_are_loaded_too():
+    theirs, ours = styled(MSBlock), styled(MSBlock, seed=1)
+    layers = dict(theirs.named_modules())
+    names = {name: name if name in layers else name.removesuffix(".0") for name in branch_names(ours)}
+    assert "norm.0" in names
+    assert not any("neurons" in name or name == "soma.0" for name in names)  # currents as they are
+    state = {}
+    for path, module in theirs.named_modules():
+        if isinstance(module, (nn.Conv2d, nn.Linear)):
+            state |= {f"{path}.{key}": value for key, value in module.state_dict().items()}
+        elif isinstance(module, TdBN) and f"{path}.0" in names:
+            state[f"{path}.weight"] = module.weight[0] * module.v_th
+            for key in ("bias", "running_mean", "running_var"):
+                state[f"{path}.{key}"] = getattr(module, key)[0]
+    x = images(2, 2, 8)
+    assert not torch.equal(ours(x, 3), theirs(x, 3))
+    import_state(ours, state, names, style="gamma")
+    torch.testing.assert_close(ours(x, 3), theirs(x, 3), rtol=0, atol=1e-9)

@@ -22,7 +22,7 @@ from rheobase.deploy.network import INPUT, LIF, Network, Scale, linear, node_nam
 from rheobase.nn import AvgPool2d, Conv2d, ReferenceSoma, Soma, TdBN, as_sequence
 
 LAYERS = (nn.Conv2d, nn.Linear, nn.AvgPool2d, nn.Identity, nn.Dropout, nn.Dropout2d, TdBN)
-ADDITIONS = (operator.add, operator.iadd, torch.add)
+ADDITIONS, IN_PLACE = (operator.add, torch.add, "add"), (operator.iadd, "add_")
 SPACE = [[list(axes)] for axes in ((-2, -1), (-1, -2), (3, 4), (4, 3))]  # height and width of a sequence
 
 
@@ -86,6 +86,13 @@ def fold(model: nn.Module) -> Network:
     return Network(graph.nodes, graph.inputs).eval()
 
 
+class _Proxy(fx.Proxy):
+    """Tells a += b, by which others may see a change, from a + b."""
+
+    def __iadd__(self, other: Any) -> fx.Proxy:
+        return self.tracer.create_proxy("call_function", operator.iadd, (self, other), {})
+
+
 class _Tracer(fx.Tracer):
     """Follows data through modules that are made of others, or of operations; layers stay whole."""
 
@@ -93,6 +100,9 @@ class _Tracer(fx.Tracer):
         if isinstance(m, LAYERS) or super().is_leaf_module(m, module_qualified_name):
             return True
         return not any(m.children()) and any(True for _ in m.parameters())
+
+    def proxy(self, node: fx.Node) -> fx.Proxy:
+        return _Proxy(node, self)
 
     def place(self) -> str:
         """The innermost module that is being followed."""
@@ -138,7 +148,7 @@ class _Graph:
             elif step.op == "call_method" and step.target == "mean" and _arguments(step) in SPACE:
                 pooled = self.add(f"{inside}pool", nn.AdaptiveAvgPool2d(1), *self.read(args[0]))
                 values[step] = self.flattened(inside, (pooled,))
-            elif _adds(step) and len(args) == 2:
+            elif _adds(step, model) and len(args) == 2:
                 values[step] = total = _terms(args[0]) + _terms(args[1])
                 if len(set(total)) < len(total):
                     raise ValueError(
@@ -282,11 +292,19 @@ def _where(model: nn.Module, path: str) -> str:
     return f"{path or 'the network'} ({type(model.get_submodule(path)).__name__})"
 
 
-def _adds(step: fx.Node) -> bool:
-    """Whether it adds two values, and does nothing else."""
-    if step.kwargs:
+def _adds(step: fx.Node, model: nn.Module) -> bool:
+    """Whether it adds two values, and does nothing else: nobody may see another one change."""
+    if step.op not in ("call_function", "call_method") or step.kwargs:
         return False
-    return step.target in ADDITIONS if step.op == "call_function" else step.target in ("add", "add_", "__add__")
+    if step.target not in IN_PLACE:
+        return step.target in ADDITIONS
+    changed = step.args[0]
+    if not isinstance(changed, fx.Node) or len(changed.users) > 1:
+        return False
+    if changed.op == "call_module":  # these hand on what they got
+        handing_on = (nn.Identity, nn.Dropout, nn.Dropout2d)
+        return not isinstance(model.get_submodule(str(changed.target)), handing_on)
+    return _adds(changed, model)
 
 
 def _terms(value: _Value) -> _Value:
