@@ -102,8 +102,9 @@ def inspect_network(name: str, *, images: int = 8, timesteps: int = 2, probes: i
     network = build_default(name, max(images, 10), (channels, size, size))
     x, labels = torch.randn(images, channels, size, size), torch.arange(images)
     calibrate_statistics(network, x, timesteps)
-    known = isinstance(network, SpikingNet) and _ends_in_somas(network)
-    blocks = isometry(network, x, timesteps, probes=probes) if known else []
+    blocks = []
+    if isinstance(network, SpikingNet) and _ends_in_somas(network):
+        blocks = isometry(network, x, timesteps, probes=probes)
     layers = activity(network, [x], timesteps)
     recipe = Recipe(name=name, data="noise", network=name, timesteps=timesteps, epochs=1, batch_size=images)
     gradients = _gradients(network, x, labels, recipe)
