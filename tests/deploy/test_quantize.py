@@ -24,7 +24,9 @@ def integer(t):
 
 def integer_network(network, x, timesteps):
     """The same network in integers alone: int8 weights, int32 sums, shifts; one image, spikes of every layer."""
-    image = np.clip(np.rint(x.numpy() / network.input_unit), -511, 511).astype(np.int64)
+    image = np.clip(np.rint(x.numpy() / network.input_unit), -network.input_largest, network.input_largest).astype(
+        np.int64
+    )
     potentials = {name: None for name, node in network.nodes.items() if isinstance(node, LIF)}
     spikes = {name: [] for name in potentials}
     for _ in range(timesteps):
@@ -180,7 +182,7 @@ def test_event_counts_need_no_rounding():
     events = torch.randint(0, 4, (3, 6, 2, 7, 7)).double()
     network = quantize(fold(tiny()), events)
     assert network.input_unit == 1.0
-    assert quantize(fold(tiny()), events * 0.1).input_unit == pytest.approx(0.3 / 511)
+    assert quantize(fold(tiny()), events * 0.1).input_unit == pytest.approx(0.3 / 4095)
 
 
 @pytest.mark.parametrize("global_pool", [False, True])

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from rheobase.deploy.lower import node_shapes
-from rheobase.deploy.network import INPUT, LARGEST_INPUT, LIF, Network
+from rheobase.deploy.network import INPUT, LIF, Network
 
 MEMORY = 2**28  # bytes for the spikes of the widest layer, which take one each
 BATCH = 16  # images that run at once
@@ -34,7 +34,7 @@ class Calibration:
         widest = max(prod(shape) for shape in node_shapes(exact, tuple(images.shape[2:])).values())
         few = min(images.shape[1], max(1, MEMORY // (widest * timesteps)))
         images = images[:, torch.arange(few) * images.shape[1] // few]  # from everywhere
-        self.sent: dict[str, Pair] = {INPUT: (images, images.round().clamp(-LARGEST_INPUT, LARGEST_INPUT))}
+        self.sent: dict[str, Pair] = {INPUT: (images, images.round())}
 
     def inputs(self, synapses: Mapping[str, nn.Conv2d]) -> dict[str, Pair]:
         """What every synapse of one layer reads, [P, C * kernel], at the same places of the layer."""

@@ -47,7 +47,12 @@ def lower(network: Network, input_shape: Shape) -> Network:
     if others or before or len(logits) > 1:
         raise ValueError(f"'{name}' yields the logits, but cannot be one convolution; let one synapse yield them")
     return Network(
-        nodes, inputs, input_unit=network.input_unit, logit_unit=network.logit_unit, info=network.info
+        nodes,
+        inputs,
+        input_unit=network.input_unit,
+        input_largest=network.input_largest,
+        logit_unit=network.logit_unit,
+        info=network.info,
     ).eval()
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from rheobase import functional, kernels
 
 INPUT, OUTPUT = "input", "output"  # of the network itself
-LARGEST_INPUT = 511  # of a quantised network: signed, 10 bits
+LARGEST_INPUT = 511  # of a quantised network that does not say it: signed, 10 bits
 State = dict[str, Tensor]  # the potential after reset [N, C, ...] of every layer of neurons
 
 
@@ -141,7 +141,8 @@ def linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
 class Network(nn.Module):
     """See the top of the file. Not to be trained: no parameter asks for a gradient.
 
-    A quantised network has units: of its input, which it rounds, and of its logits. `info` says what the network was
+    A quantised network has units: of its input, which it rounds to at most `input_largest` of them, and of its logits.
+    `info` says what the network was
     trained on (plain JSON), and travels with it into files.
     """
 
@@ -151,13 +152,15 @@ class Network(nn.Module):
         inputs: Mapping[str, Sequence[str]],
         *,
         input_unit: float | None = None,
+        input_largest: int = LARGEST_INPUT,
         logit_unit: float = 1.0,
         info: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
         self.nodes = nn.ModuleDict(nodes)
         self.inputs = {name: tuple(inputs[name]) for name in nodes}
-        self.input_unit, self.logit_unit, self.info = input_unit, logit_unit, dict(info or {})
+        self.input_unit, self.input_largest, self.logit_unit = input_unit, input_largest, logit_unit
+        self.info = dict(info or {})
         known = {INPUT}
         for name, node in nodes.items():
             sources = self.inputs[name]
@@ -246,7 +249,7 @@ class Network(nn.Module):
         if self.input_unit is None:
             return x
         x = x.to(next(self.parameters()).dtype)
-        return torch.round(x / self.input_unit).clamp(-LARGEST_INPUT, LARGEST_INPUT)
+        return torch.round(x / self.input_unit).clamp(-self.input_largest, self.input_largest)
 
 
 def _of_state(state: State, name: str, shape: torch.Size) -> Tensor:

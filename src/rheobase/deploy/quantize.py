@@ -6,7 +6,7 @@ have FRACTION_BITS more, at the width of an int32 accumulator; the decay is an i
 of a layer is: add int8 weights, decay by a product and a shift, compare. Two kinds of weights have the fraction too, 16
 bits in all: identity scales, and those of the first layer, which multiplies pixels anyway and whose errors go through
 all others. The readout has one unit for all classes, so its sums can be compared as they are. Images are rounded to
-integers of 10 bits.
+integers of 13 bits, or of 10 where the first layer shares its unit with 8-bit weights.
 
 Layers are rounded in order of execution, for what the integer layers before them send (see `rounding`); what the mean
 current of a channel lacks after that goes into its bias.
@@ -29,6 +29,7 @@ from rheobase.deploy.rounding import LARGEST, rounded
 FRACTION_BITS = 8
 STEPS = 64  # neurons that do not leak must not overflow within so many, or within those of the calibration
 COARSEST, COARSEST_WIDE = 16, 256  # how much coarser units may be for that, of 8-bit weights and of wider ones
+WIDE_INPUT = 4095
 _ONE = 2.0**FRACTION_BITS
 
 
@@ -42,18 +43,19 @@ def quantize(network: Network, images: Tensor, timesteps: int | None = None) -> 
         raise ValueError("this network is quantised already")
     timesteps = functional.check_sequence(images, timesteps)
     exact = lower(network, tuple(images.shape[-3:])).double().cpu()
-    input_unit = _input_unit(images)
     convolutions = {name: node for name, node in exact.nodes.items() if isinstance(node, nn.Conv2d)}
     _check(exact)
     first = {name for name in convolutions if exact.inputs[name] == (INPUT,)}
+    largest_input = _largest_input(exact, first)
+    input_unit = _input_unit(images, largest_input)
     for name in first:  # a convolution reads spikes, or multiples of the input unit
         convolutions[name].weight.mul_(input_unit)
     scales = {name for name in convolutions if isinstance(network.nodes[name], Scale)}
     wide = first | scales
     sequence = images[None] if images.ndim == 4 else images
     calibration = Calibration(exact, sequence.double().cpu() / input_unit, timesteps)
-    reads = {name: LARGEST_INPUT if name in first else len(exact.inputs[name]) for name in convolutions}
-    units = _units(exact, convolutions, scales, reads, timesteps)
+    reads = {name: largest_input if name in first else len(exact.inputs[name]) for name in convolutions}
+    units = _units(exact, convolutions, first, scales, reads, timesteps)
     nodes: dict[str, nn.Module] = {}
     for name, node in exact.nodes.items():
         if isinstance(node, LIF):
@@ -74,7 +76,14 @@ def quantize(network: Network, images: Tensor, timesteps: int | None = None) -> 
         unit = torch.full((len(readout.weight),), logit_unit).double()
         nodes |= _integers({last: readout}, unit, wide, calibration.inputs({last: readout}))
     ordered = {name: nodes[name] for name in exact.nodes}
-    return Network(ordered, exact.inputs, input_unit=input_unit, logit_unit=logit_unit, info=network.info).eval()
+    return Network(
+        ordered,
+        exact.inputs,
+        input_unit=input_unit,
+        input_largest=largest_input,
+        logit_unit=logit_unit,
+        info=network.info,
+    ).eval()
 
 
 def _check(network: Network) -> None:
@@ -90,7 +99,12 @@ def _check(network: Network) -> None:
 
 
 def _units(
-    network: Network, convolutions: Mapping[str, nn.Conv2d], scales: set[str], reads: Mapping[str, int], timesteps: int
+    network: Network,
+    convolutions: Mapping[str, nn.Conv2d],
+    first: set[str],
+    scales: set[str],
+    reads: Mapping[str, int],
+    timesteps: int,
 ) -> dict[str, Tensor]:
     """The unit [C] of every layer of neurons; `reads` has the largest input of every synapse."""
     units: dict[str, Tensor] = {}
@@ -101,7 +115,7 @@ def _units(
         # identity shortcuts alone are wide enough in any unit
         unit = int8_unit(weights) if weights else torch.stack([lif.v_th for lif in neurons]).amin(0) / LARGEST
         biases = [conv.bias.abs() for conv in synapses.values() if conv.bias is not None]
-        coarsest = unit * (COARSEST if any(reads[source] < LARGEST_INPUT for source in synapses) else COARSEST_WIDE)
+        coarsest = unit * (COARSEST_WIDE if synapses.keys() <= first else COARSEST)
         for name, lif in zip(group, neurons, strict=True):
             steps = _steps(lif, timesteps)
             # a channel with hardly any weights needs no unit as fine as they are
@@ -127,12 +141,21 @@ def _sharing(network: Network) -> list[list[str]]:
     return [layers for _, layers in groups]
 
 
-def _input_unit(images: Tensor) -> float:
+def _largest_input(network: Network, first: set[str]) -> int:
+    """13 bits, unless the layers that read the image share the unit of others: those would become too coarse."""
+    for group in _sharing(network):
+        synapses = {source for name in group for source in network.inputs[name]}
+        if synapses & first and not synapses <= first:
+            return LARGEST_INPUT
+    return WIDE_INPUT
+
+
+def _input_unit(images: Tensor, largest_input: int) -> float:
     """Counts of events are integers already; other inputs are scaled so that the largest takes the whole range."""
     largest = images.abs().max().item()
-    if largest <= LARGEST_INPUT and torch.equal(images, images.round()):
+    if largest <= largest_input and torch.equal(images, images.round()):
         return 1.0
-    return largest / LARGEST_INPUT
+    return largest / largest_input
 
 
 def int8_unit(weights: list[Tensor]) -> Tensor:

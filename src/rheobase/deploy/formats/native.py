@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from rheobase.deploy.convolution import convolution
-from rheobase.deploy.network import LIF, Network, Scale, linear
+from rheobase.deploy.network import LARGEST_INPUT, LIF, Network, Scale, linear
 from rheobase.deploy.pairs import pair
 from rheobase.deploy.quantize import in_units, int8_unit
 from rheobase.files import atomic_write
@@ -47,7 +47,7 @@ def save(network: Network, path: str | Path, *, int8: bool = False) -> None:
     header = {
         "format": FORMAT,
         "nodes": json.dumps(nodes),
-        "units": json.dumps([network.input_unit, network.logit_unit]),
+        "units": json.dumps([network.input_unit, network.logit_unit, network.input_largest]),
         "info": json.dumps(network.info),
     }
     tensors = {name: t.detach().cpu().contiguous() for name, t in network.nodes.state_dict().items()}
@@ -83,9 +83,12 @@ def load(path: str | Path) -> Network:
                 own["weight"] = _multiples(own["weight"], tensors[f"{name}.unit"])
             nodes[name] = _node(node["kind"], node["options"], **own)
             inputs[name] = node["inputs"]
-        input_unit, logit_unit = json.loads(header["units"])
+        input_unit, logit_unit, *more = json.loads(header["units"])
+        (largest,) = more or [LARGEST_INPUT]
         info = json.loads(header["info"])
-        return Network(nodes, inputs, input_unit=input_unit, logit_unit=logit_unit, info=info).eval()
+        return Network(
+            nodes, inputs, input_unit=input_unit, input_largest=largest, logit_unit=logit_unit, info=info
+        ).eval()
     except (safetensors.SafetensorError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{path}: not a file of a deployed network, or damaged: {error}") from error
 

@@ -89,7 +89,11 @@ def to_graph(network: Network, input_shape: Shape, form: str = "canonical") -> n
         if form != "canonical":
             raise ValueError("a quantised network counts in its own units; export it in the canonical form")
         bits = {node.fraction_bits for node in network.nodes.values() if isinstance(node, LIF)}
-        metadata |= {"fraction_bits": bits.pop(), "input_unit": network.input_unit, "input_largest": LARGEST_INPUT}
+        metadata |= {
+            "fraction_bits": bits.pop(),
+            "input_unit": network.input_unit,
+            "input_largest": network.input_largest,
+        }
         metadata["logit_unit"] = network.logit_unit
     if form == "portable":
         network = lower(network, input_shape)
@@ -131,8 +135,9 @@ def from_graph(graph: nirfile.Graph, origin: str) -> Network:
     metadata: Mapping[str, Any] = graph.metadata
     try:
         units = {key: float(metadata[key]) for key in ("input_unit", "logit_unit") if key in metadata}
+        largest = int(metadata.get("input_largest", LARGEST_INPUT))
         info = json.loads(metadata.get("info", "{}"))
-        return Network(nodes, inputs, info=info, **units).eval()
+        return Network(nodes, inputs, input_largest=largest, info=info, **units).eval()
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{origin}: {error}") from error
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from rheobase.deploy.lower import Shape, node_shapes
-from rheobase.deploy.network import INPUT, LARGEST_INPUT, LIF, Network, Scale
+from rheobase.deploy.network import INPUT, LIF, Network, Scale
 from rheobase.extras import need
 from rheobase.files import atomic_write
 from rheobase.functional import check_sequence
@@ -46,7 +46,7 @@ def to_onnx(network: Network, input_shape: Shape) -> Any:
     onnx = _package("onnx")
     graph = _Graph(next(network.parameters()).dtype)
     shapes = node_shapes(network, input_shape)
-    names = {INPUT: graph.rounded(INPUT, network.input_unit)}
+    names = {INPUT: graph.rounded(INPUT, network.input_unit, network.input_largest)}
     for name, node in network.nodes.items():
         x = graph.sum([names[source] for source in network.inputs[name]])
         if isinstance(node, LIF):
@@ -167,11 +167,11 @@ class _Graph:
         self.constants.append(self.onnx.numpy_helper.from_array(array, name))
         return name
 
-    def rounded(self, x: str, unit: float | None) -> str:
+    def rounded(self, x: str, unit: float | None, largest: int) -> str:
         if unit is None:
             return x
         scaled = self.add("Round", self.add("Div", x, self.constant(unit)))
-        return self.add("Clip", scaled, self.constant(-LARGEST_INPUT), self.constant(LARGEST_INPUT))
+        return self.add("Clip", scaled, self.constant(-largest), self.constant(largest))
 
     def sum(self, sources: list[str]) -> str:
         total = sources[0]
