@@ -107,7 +107,7 @@ def test_data_that_are_gone_are_asked_for(trained: Path, pictures: Path, rheobas
     assert rheobase("eval", trained, "--data", "elsewhere")[0] == 0
     assert rheobase("train", "--resume", trained, "--data", "elsewhere")[0] == 0
     assert rheobase("eval", trained)[0] == 0  # they were said to be there
-    (trained / PLACE).write_text("{}")
+    (trained / PLACE).write_text('{"data": 1}')
     assert "does not name a folder; remove it" in rheobase("eval", trained)[2]
 
 

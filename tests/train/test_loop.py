@@ -20,7 +20,7 @@ from rheobase.tasks.evaluate import evaluate_run
 from rheobase.train import checkpoint, trainer
 from rheobase.train.capture import CapturedStep, Step, capture
 from rheobase.train.progress import Reporter, process_seconds
-from rheobase.train.runs import Run, load_network
+from rheobase.train.runs import BEGINNING, Run, load_network
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "demo_losses.txt"
 processes = multiprocessing.get_context("forkserver")
@@ -251,6 +251,7 @@ def test_a_kill_between_the_first_metrics_and_the_first_checkpoint(whole: Path, 
     shutil.copytree(whole, out, ignore=shutil.ignore_patterns("checkpoints"))
     lines = (out / "metrics.jsonl").read_text().splitlines(keepends=True)
     (out / "metrics.jsonl").write_text(lines[0] + lines[1][:20])
+    (out / BEGINNING).touch()
     train.fit(recipe(), out=out, resume=True, device="cpu")
     assert_identical(out, whole)
 
