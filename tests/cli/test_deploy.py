@@ -207,7 +207,8 @@ def test_integers_are_judged_alike_in_every_format(run):
     verdicts = []
     for kind in ("nir", "onnx"):
         assert call("export", run, "--to", kind, "--int8").exit_code == 0
-        verdicts.append(call("verify", run / f"network-int8.{kind}", run, "--images", 4).output.split("verdict: ")[1])
+        output = call("verify", run / f"network-int8.{kind}", run, "--images", 4).output
+        verdicts.append(output.split("verdict: ")[1].splitlines()[0])
     assert verdicts[0] == verdicts[1]
     assert "NOT" not in verdicts[0]  # which is said of float files
 
