@@ -153,13 +153,17 @@ def _timed_step(recipe: Recipe, data: DataInfo, device: torch.device) -> Callabl
     scaler = torch.amp.GradScaler(device.type, enabled=recipe.precision == "fp16")
     step = capture(make_step(network, optimizer, scaler, recipe, recipe.timesteps, average), device)
 
+    def wait() -> None:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+
     def run(images: int) -> float:
         shape = (recipe.timesteps, images, *data.shape) if data.timesteps else (images, *data.shape)
         x, labels = torch.rand(shape, dtype=dtype, device=device), torch.zeros(images, dtype=torch.long, device=device)
+        wait()
         began = time.monotonic()
         step(x, labels)
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
+        wait()
         return time.monotonic() - began
 
     return run
