@@ -39,7 +39,9 @@ def test_neurons_that_fire_like_the_papers_fold(choices):
     if "learn_decay" in choices:
         for i, soma in enumerate(m for m in model.modules() if isinstance(m, Soma)):
             soma.decay_logit.fill_(i / 4 - 1)
-    assert_identical(model, fold(model), images(2, 1, 8), 5)
+    network = fold(model)
+    assert all(type(node.decay) is float for node in network.nodes.values() if isinstance(node, LIF))
+    assert_identical(model, network, images(2, 1, 8), 5)
 
 
 @pytest.mark.parametrize(

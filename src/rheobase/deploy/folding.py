@@ -149,7 +149,7 @@ class _Graph:
             node = _with_parameters(branch.module, weight, bias if i == 0 else None, soma.weight.dtype)
             names.append(self.add(branch.name, node, branch.source))
         v_th = torch.full_like(soma.running_mean[0], float(soma.v_th))
-        return self.add(path, LIF(decay.item() if isinstance(decay, Tensor) else decay, v_th), *names)
+        return self.add(path, LIF(float(decay.detach() if isinstance(decay, Tensor) else decay), v_th), *names)
 
     def node(self, value: str | _Branch) -> str:
         """The name of the node that yields `value`; a branch that meets no soma keeps its weights."""
