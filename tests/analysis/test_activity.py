@@ -3,7 +3,7 @@ import torch
 
 from rheobase.analysis.activity import LayerActivity, activity, findings
 from rheobase.models import build
-from rheobase.nn import Soma
+from rheobase.nn import ReluSoma, Soma
 
 
 def test_rates_by_hand() -> None:
@@ -63,3 +63,12 @@ def test_findings_in_plain_words(rates: list[float], dead: float, saturated: flo
 
 def test_a_healthy_layer_is_no_finding() -> None:
     assert findings([LayerActivity("soma", 7, [0.2, 0.18], 0.0, 0.0)]) == []
+
+
+def test_of_a_relu_layer_the_share_of_outputs_that_are_not_zero() -> None:
+    x = torch.zeros(1, 4, 3, 5, 6)
+    x[:, :, 1] = 4.0
+    x[:, :1, 2] = 7.0  # for a quarter of the images
+    (layer,) = activity(soma_network(ReluSoma(3)), [x], 1)
+    assert layer.rates == pytest.approx([1 / 3 + 1 / 12])
+    assert (layer.dead, layer.saturated) == pytest.approx((1 / 3, 1 / 3))

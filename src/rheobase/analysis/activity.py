@@ -17,7 +17,7 @@ class LayerActivity:
     name: str
     neurons: int
     rates: list[float]
-    """Mean spikes per neuron at each timestep."""
+    """Mean spikes per neuron at each timestep; of outputs that are not binary, the share of those other than 0."""
     dead: float
     """Share of channels that never fired."""
     saturated: float
@@ -42,7 +42,7 @@ def activity(network: nn.Module, batches: Iterable[Tensor], timesteps: int) -> l
 
     def count(name: str, spikes: Tensor) -> None:
         images = spikes.shape[1]
-        means = spikes.double().movedim(2, 1).flatten(2).mean(2) * images
+        means = (spikes != 0).double().movedim(2, 1).flatten(2).mean(2) * images
         sums[name] = sums.get(name, 0) + means.cpu()
         neurons[name] = spikes[0, 0].numel()
 

@@ -22,7 +22,7 @@ class Evaluation:
     loss: float
     accuracy: float
     firing_rates: dict[str, float]
-    """Mean spikes per neuron and step of every soma; of one that is not binary, the share of its outputs above 0."""
+    """Mean spikes per neuron and step of every soma; of outputs that are not binary, the share other than 0."""
     simulated: bool
     """Whether the data are simulated recordings."""
     images: int
