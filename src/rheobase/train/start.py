@@ -53,7 +53,7 @@ class Start:
         misfits = [name for name in weights if name not in given or given[name].shape != own[name].shape]
         first = next((i for i, name in enumerate(in_head) if name in misfits), len(in_head))
         new = in_head[first:]
-        foreign = [name for name in given if name not in own and not name.startswith(prefix)]
+        foreign = sorted(name for name in given if name not in own and not name.startswith(prefix))
         for name in [name for name in misfits if name not in new] + foreign:
             there, here = (f"{list(t[name].shape)}" if name in t else "missing" for t in (given, own))
             raise ValueError(
