@@ -195,11 +195,19 @@ class Settings(NamedTuple):
     backend: str
 
 
+class Values(NamedTuple):
+    """What the moments were computed from."""
+
+    own: float
+    """Number of values per channel in this process; infinite if the moments were given."""
+    share: Tensor | None = None
+    """Of these among the values of the process group, if there is one."""
+
+
 class Result(NamedTuple):
     spikes: Tensor
     neurons: Neurons
-    values: float
-    """Number of values per channel that the moments were computed from; infinite if the moments were given."""
+    values: Values
 
 
 def run_forward(
@@ -213,16 +221,17 @@ def run_forward(
 ) -> Result:
     """The first two steps; without mean and var, with the moments of the batch."""
     constants, group, backend = settings
-    count = float("inf")
+    values = Values(float("inf"))
     if mean is None or var is None:
         for x in xs:
             functional.check_count(one_step_if_static(x))
         mean, var = statistics(xs, backend)
-        count = xs[0].numel() / xs[0].shape[2]
+        values = Values(xs[0].numel() / xs[0].shape[2])
         if group is not None:
-            mean, var, count = joined_statistics(mean, var, count, group)
+            mean, var, share = joined_statistics(mean, var, values.own, group)
+            values = Values(values.own, share)
     neurons = Neurons(weight, bias, mean, var, decays, constants)
-    return Result(forward(xs, *neurons.arguments, backend), neurons, count)
+    return Result(forward(xs, *neurons.arguments, backend), neurons, values)
 
 
 class Gradients(NamedTuple):
@@ -236,7 +245,7 @@ def run_backward(
     grad: Tensor,
     xs: list[Tensor],
     neurons: Neurons,
-    count: float,
+    values: Values,
     group: dist.ProcessGroup | None,
     backend: str,
     disposable: Sequence[int] = (),
@@ -249,13 +258,15 @@ def run_backward(
     if group is not None:
         sums = sums.clone()
         dist.all_reduce(sums, group=group)
+        if values.share is not None:
+            sums = sums * values.share  # divided by the own number of values, they are a mean over all
     places = [i for i in disposable if not is_static(xs[i])]
     if places:
         overwritten, others = [xs[i] for i in places], [x for i, x in enumerate(xs) if i not in places]
-        new = backward_inputs_(grad, others, overwritten, places, *arguments, sums, count, backend)
+        new = backward_inputs_(grad, others, overwritten, places, *arguments, sums, values.own, backend)
         grads = _merged(new, overwritten, places)
     else:
-        grads = backward_inputs(grad, xs, *arguments, sums, count, backend)
+        grads = backward_inputs(grad, xs, *arguments, sums, values.own, backend)
     return Gradients(grad_weight, grad_bias, by_decays, [g.expand_as(x) for g, x in zip(grads, xs, strict=True)])
 
 
@@ -280,9 +291,9 @@ class FusedFire(torch.autograd.Function):
         decays: Tensor | None,
         *xs: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        spikes, neurons, count = run_forward(list(xs), weight, bias, mean, var, decays, settings)
+        spikes, neurons, values = run_forward(list(xs), weight, bias, mean, var, decays, settings)
         ctx.save_for_backward(*neurons[:-1], *xs)
-        ctx.settings, ctx.count = settings, count
+        ctx.settings, ctx.values = settings, values
         ctx.mark_non_differentiable(neurons.mean, neurons.var)
         return spikes, neurons.mean, neurons.var
 
@@ -292,5 +303,5 @@ class FusedFire(torch.autograd.Function):
         weight, bias, mean, var, decays, *xs = ctx.saved_tensors
         constants, group, backend = ctx.settings
         neurons = Neurons(weight, bias, mean, var, decays, constants)
-        found = run_backward(grads[0], xs, neurons, ctx.count, group, backend)
+        found = run_backward(grads[0], xs, neurons, ctx.values, group, backend)
         return None, found.weight, found.bias, None, None, found.decays, *found.xs

@@ -9,16 +9,19 @@ from rheobase.functional import Moments
 
 def joined_statistics(
     mean: Tensor, var: Tensor, count: float, group: dist.ProcessGroup
-) -> tuple[Tensor, Tensor, float]:
-    """Mean, biased variance and number of values per channel of all members, from each one's own (Chan et al. 1979)."""
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean and biased variance of all members, from each one's own of `count` values per channel (Chan et al. 1979).
+
+    The third result is this member's share of all values, [1, C]: a tensor, since the host must not wait for it.
+    """
     own = torch.cat([mean, var, torch.full_like(mean[:1], count)])
-    everyone = [torch.empty_like(own) for _ in range(dist.get_world_size(group))]
-    dist.all_gather(everyone, own, group=group)
-    means, variances, counts = torch.stack(everyone).split([len(mean), len(mean), 1], dim=1)
+    everyone = own.new_empty(dist.get_world_size(group), *own.shape)
+    dist.all_gather_into_tensor(everyone.flatten(0, 1), own, group=group)
+    means, variances, counts = everyone.split([len(mean), len(mean), 1], dim=1)
     total = counts.sum(0)
     joined = (means * counts).sum(0) / total
     joined_var = (counts * (variances + (means - joined).square())).sum(0) / total
-    return joined, joined_var, float(total[0, 0])
+    return joined, joined_var, count / total
 
 
 def joined_moments(x: Tensor, group: dist.ProcessGroup) -> Moments:

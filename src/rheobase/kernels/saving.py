@@ -92,10 +92,10 @@ class _SavingFire(torch.autograd.Function):
             for synapse, x, kernel in zip(synapses, inputs, kernels, strict=True)
         ]
         check_branches(xs, weight, bias, None if mean is None or var is None else (mean, var))
-        spikes, neurons, count = run_forward(xs, weight, bias, mean, var, decays, settings)
+        spikes, neurons, values = run_forward(xs, weight, bias, mean, var, decays, settings)
         outputs = [x if synapse and synapse.keep_output else None for x, synapse in zip(xs, synapses, strict=True)]
         ctx.save_for_backward(*neurons[:-1], *bits, *kernels, *outputs)
-        ctx.settings, ctx.synapses, ctx.packed, ctx.count = settings, synapses, packed, count
+        ctx.settings, ctx.synapses, ctx.packed, ctx.values = settings, synapses, packed, values
         ctx.mark_non_differentiable(neurons.mean, neurons.var)
         return spikes, neurons.mean, neurons.var
 
@@ -117,7 +117,7 @@ class _SavingFire(torch.autograd.Function):
             synapse = ctx.synapses[i]
             xs[i] = unpacked(i) if synapse is None else synapse.output(unpacked(i), kernels[i])
         neurons = Neurons(weight, bias, mean, var, decays, constants)
-        found = run_backward(grads[0], xs, neurons, ctx.count, group, backend, disposable=rebuilt)
+        found = run_backward(grads[0], xs, neurons, ctx.values, group, backend, disposable=rebuilt)
         del xs, saved  # a whole sequence each: gone before the convolutions' gradients take their place
         grad_inputs, grad_kernels = [], []
         for i, synapse in enumerate(ctx.synapses):
