@@ -222,6 +222,7 @@ def evaluate(
         return
     _print_rates(found.firing_rates)
     which = f"every {ordinal(found.held_out)} one, held out from training" if found.held_out else "all test images"
+    which = "training images, held out by the recipe" if found.holdout else which
     console.print(
         f"test accuracy {100 * found.accuracy:.2f} %  loss {found.loss:.4f}  on {found.images} images ({which})"
     )
@@ -283,8 +284,9 @@ def _show(run: "Run") -> None:
         raise ValueError(f"{run.metrics} is not there, and the run is at its end: nothing to show")
     _print_rates(rows[-1]["firing_rates"])
     last, best = rows[-1], max((row for row in rows if "test_accuracy" in row), key=lambda row: row["test_accuracy"])
+    tested = "accuracy on held-out training images" if run.data.holdout else "test accuracy"
     console.print(
-        f"test accuracy {100 * last['test_accuracy']:.2f} % after the last epoch and {last['elapsed']:.0f} s "
+        f"{tested} {100 * last['test_accuracy']:.2f} % after the last epoch and {last['elapsed']:.0f} s "
         f"(best epoch {100 * best['test_accuracy']:.2f} % after {best['elapsed']:.0f} s)"
     )
     if run.data.simulated:

@@ -26,6 +26,8 @@ class Recipe:
     batch_size: int
     """Images per optimiser step, over all processes together."""
 
+    holdout: int = 0
+    """Training images to test on in the place of the test images, to choose settings by; always the same ones."""
     image_size: int = 0
     """Side that images of a folder are resized to, and recordings; 0 for data sets with a size of their own."""
     slice_by: Literal["time", "count"] = "time"
@@ -127,6 +129,7 @@ class Recipe:
                 "cutout",
                 "seed",
                 "image_size",
+                "holdout",
                 "window",
                 "time_jitter",
             ),

@@ -29,6 +29,8 @@ class Evaluation:
     """Of the test, all of which were looked at."""
     held_out: int
     """Every which image of the data set was held out for it; 0 where it has test images of its own."""
+    holdout: int
+    """How many training images were held out for it by the recipe; 0: none."""
 
 
 @torch.no_grad()
@@ -57,4 +59,5 @@ def evaluate(
     summed, seen = team.sum(rates)
     firing_rates = (summed / seen.clamp(min=1)).tolist()
     rates_by_name = dict(zip(somas, firing_rates, strict=True))
-    return Evaluation(total / n, correct / n, rates_by_name, feed.info.simulated, int(n), feed.info.held_out)
+    info = feed.info
+    return Evaluation(total / n, correct / n, rates_by_name, info.simulated, int(n), info.held_out, info.holdout)

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from rheobase.data import DataInfo, Dataset, load
+from rheobase.data.holdout import hold_out
 from rheobase.deploy import shipped
 from rheobase.files import atomic_write, finite_or_null, strict_json, write_json
 from rheobase.models import build
@@ -291,9 +292,11 @@ def load_data(
 ) -> Dataset:
     """The data set of a recipe, or of `loader` in its place, from the files in `path`."""
     if isinstance(loader, Dataset):
-        return loader
-    options: dict[str, Any] = {"size": recipe.image_size, "timesteps": recipe.timesteps, **recipe.slicing()}
-    return load(loader or recipe.data, path, download=download, **options)
+        found = loader
+    else:
+        options: dict[str, Any] = {"size": recipe.image_size, "timesteps": recipe.timesteps, **recipe.slicing()}
+        found = load(loader or recipe.data, path, download=download, **options)
+    return hold_out(found, recipe.holdout) if recipe.holdout else found
 
 
 def open_data(
