@@ -35,6 +35,7 @@ class Plugin:
 
     @property
     def sha256(self) -> str:
+        """Of names and contents of all source files."""
         digest = hashlib.sha256()
         for name, content in sorted(self.sources.items()):
             digest.update(f"{name}\0{len(content)}\0".encode() + content)
@@ -63,6 +64,7 @@ class Shelf:
         return self.add(getattr(part, "__name__", ""), part)
 
     def add(self, name: str, part: AnyPart) -> AnyPart:
+        """Put `part` on the shelf under this name."""
         if not name or not callable(part):
             raise ValueError(f"@{self.kind} belongs on a function or class, got {part!r}")
         self._check_signature(name, part)
@@ -84,9 +86,11 @@ class Shelf:
             del self.parts[name], self.origins[name]
 
     def is_ours(self, name: str) -> bool:
+        """Whether the part of that name comes with the package."""
         return name in self.parts and self.origins[name] is None
 
     def get(self, name: str) -> Part:
+        """The part of that name; a ValueError lists those that there are."""
         if name not in self.parts:
             raise ValueError(
                 f"unknown {self.kind} '{name}'; choose one of {', '.join(self.parts)}, "

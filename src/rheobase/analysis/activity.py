@@ -14,6 +14,8 @@ MANY_CHANNELS, LOW_RATE, HIGH_RATE, FADING = 0.05, 0.01, 0.5, 0.5
 
 @dataclass(frozen=True)
 class LayerActivity:
+    """How the neurons of a layer fired."""
+
     name: str
     neurons: int
     rates: list[float]

@@ -25,6 +25,8 @@ def potentials(current: Tensor, *, decay: float | Tensor, v_th: float, reset: st
 
 @dataclass(frozen=True)
 class Histogram:
+    """A density between edges."""
+
     edges: list[float]
     density: list[float]
 
@@ -35,6 +37,7 @@ class Histogram:
 
     @property
     def deviation(self) -> float:
+        """The standard deviation."""
         mean = self.mean
         return self._average(lambda x: (x - mean) ** 2) ** 0.5
 

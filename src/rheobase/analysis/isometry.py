@@ -138,6 +138,7 @@ def window(r: float) -> float:
 
 
 def normal_cdf(x: float) -> float:
+    """Phi(x): the share of a standard normal distribution below x."""
     return 0.5 * (1 + erf(x / sqrt(2)))
 
 

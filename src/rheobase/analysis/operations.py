@@ -51,6 +51,8 @@ class LayerOperations:
 
 @dataclass(frozen=True)
 class Operations:
+    """What a network computes for an image, on average."""
+
     timesteps: int
     images: int
     repeated: bool
@@ -67,6 +69,7 @@ class Operations:
 
     @property
     def dense(self) -> float:
+        """Multiplications per step of the twin without spikes."""
         return sum(layer.dense for layer in self.layers)
 
     @property

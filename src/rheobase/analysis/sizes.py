@@ -52,6 +52,8 @@ def neurons(network: nn.Module, shape: tuple[int, ...]) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class Summary:
+    """Sizes of a network at its default input; multiplications are those of one step."""
+
     name: str
     purpose: str
     shape: tuple[int, ...]

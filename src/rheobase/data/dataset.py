@@ -21,7 +21,8 @@ class Source(Protocol):
     """uint8 images [N, C, H, W] or sequences [N, T, C, H, W], and their labels [N]."""
 
     @property
-    def labels(self) -> Tensor: ...
+    def labels(self) -> Tensor:
+        """The class of every image, as a number."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -63,28 +64,35 @@ class Split:
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """Of one image or sequence."""
         return tuple(self.images.shape[1:])
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def read(self, index: Tensor, u: Tensor | None = None) -> Tensor:
+        """The images of that index."""
         return self.images[index]
 
     def begin(self, index: Tensor, u: Tensor | None = None, *, pinned: bool = False) -> Callable[[], Tensor]:
+        """They are there already: the result only picks them."""
         return lambda: self.images[index]
 
     def to(self, device: torch.device) -> "Split":
+        """On that device, unless they would take more than half of its free memory."""
         if device.type == "cuda" and self.images.nbytes > torch.cuda.mem_get_info(device)[0] / 2:
             return self
         return Split(self.images.to(device), self.labels.to(device))
 
     def fingerprint(self) -> str:
+        """A hash of all pixels and labels."""
         return fingerprint_of(self.images, self.labels)
 
 
 @dataclass(frozen=True)
 class Dataset:
+    """Images for training and for testing, and the record of them; `Dataset.of` makes one."""
+
     info: DataInfo
     train: Source
     test: Source

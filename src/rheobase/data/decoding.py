@@ -21,7 +21,7 @@ Box = tuple[float, float, float, float]  # left, top, right, bottom
 
 
 class Request(NamedTuple):
-    """`part` of the image (y, x, area, aspect: 0 to 1), or its centre, smaller than the shorter side by `margin`.
+    """`part` of the image (y, x, area, aspect: 0 to 1), or its centre, `margin` times smaller than the shorter side.
 
     The image is the file at `path`, or in a `span` of it: offset and number of bytes.
     """
@@ -72,6 +72,7 @@ def pixels_of(request: Request, decoder: Decoder) -> bytes:
 
 
 def centre(width: int, height: int, margin: float) -> Box:
+    """The square in the middle, `margin` times smaller than the shorter side."""
     side = min(width, height) / margin
     left, top = (width - side) / 2, (height - side) / 2
     return left, top, left + side, top + side
@@ -87,6 +88,7 @@ def random_part(width: int, height: int, y: float, x: float, area: float, aspect
 
 
 def pillow() -> ModuleType:
+    """The module that reads images; where it is missing, an error names the extra."""
     return need("PIL.Image", "reading images")
 
 

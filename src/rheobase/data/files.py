@@ -39,6 +39,7 @@ class Files:
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """Of one image."""
         return 3, self.size, self.size
 
     def read(self, index: Tensor, u: Tensor | None = None) -> Tensor:
@@ -46,6 +47,7 @@ class Files:
         return self.begin(index, u)()
 
     def begin(self, index: Tensor, u: Tensor | None = None, *, pinned: bool = False) -> Callable[[], Tensor]:
+        """Start decoding; call the result to wait for the images."""
         if self.decode is decode:
             pillow()  # missing, it is an error here and not elsewhere
         images = torch.empty(len(index), self.size, self.size, 3, dtype=torch.uint8, pin_memory=pinned)
@@ -101,7 +103,9 @@ class Files:
                 )
 
     def to(self, device: torch.device) -> "Files":
+        """Files stay where they are."""
         return self
 
     def fingerprint(self) -> str:
+        """A hash of names, labels, and samples of sizes and contents."""
         return of_files(self.paths, self.labels)

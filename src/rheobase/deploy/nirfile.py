@@ -36,6 +36,8 @@ MAX_ELEMENTS = 2**27  # of one layer's output
 
 @dataclass(frozen=True)
 class Node:
+    """A node: its kind, whose outputs it sums, the shape of its own, and its arrays."""
+
     kind: str
     sources: tuple[str, ...]
     shape: Shape  # of its output
@@ -44,6 +46,8 @@ class Node:
 
 @dataclass(frozen=True)
 class Graph:
+    """What is in a NIR file."""
+
     nodes: dict[str, Node]  # in order of execution: the first is the input, the last the output
     metadata: dict[str, float | str]
 

@@ -30,6 +30,8 @@ class Operations:
 
 @dataclass
 class Simulation:
+    """What a simulated network did."""
+
     logits: Array  # [T, K]
     spikes: dict[str, NDArray[np.bool_]]  # [T, ...] of every node of neurons
     operations: dict[str, Operations]  # of every node, over all steps

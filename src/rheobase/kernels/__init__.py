@@ -27,6 +27,7 @@ __all__ = [
 ]  # fmt: skip
 
 BACKENDS = ("auto", "reference", "triton", "cpu")
+"""Implementations of `fire` to choose from."""
 
 
 def fire(

@@ -12,6 +12,7 @@ from rheobase.kernels.winograd import Window
 CAN_PREPARE = torch.backends.mkldnn.is_available() and all(
     hasattr(torch.ops.mkldnn, name) for name in ("_reorder_convolution_weight", "_convolution_pointwise")
 )
+"""Whether weights can be kept in the form in which convolutions on a CPU use them."""
 
 
 def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, window: Window) -> Tensor:

@@ -25,6 +25,7 @@ class Synapse(NamedTuple):
     """Otherwise the backward pass computes it again."""
 
     def output(self, x: Tensor, weight: Tensor) -> Tensor:
+        """The convolution of a sequence."""
         return convolution.convolve(x.flatten(0, 1), weight, None, self.window).unflatten(0, x.shape[:2])
 
     def gradients(self, grad: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:

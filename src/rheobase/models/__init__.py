@@ -77,6 +77,7 @@ __all__ = [
 ]
 
 MODELS = plugins.network.parts
+"""Every network by its name: a function that builds it."""
 plugins.neuron.add("lif", Soma)
 plugins.neuron.add("relu", ReluSoma)
 

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from rheobase.nn import AvgPool2d, Conv2d, TdBN
 
-SomaFactory = Callable[..., Any]  # called as soma(channels), with branches=2 or normalize=False
+SomaFactory = Callable[..., Any]
+"""What makes the neurons of a layer: called as soma(channels), with branches=2 or normalize=False."""
 
 
 def _shortcut(in_channels: int, channels: int, stride: int) -> nn.Module:

@@ -15,6 +15,7 @@ MEMORY = {
     "packed": "keep spikes as one bit each",
     "recompute": "keep nothing but spikes as one bit each, and compute the synapse outputs again",
 }
+"""What each memory mode of a network keeps for the backward pass."""
 
 
 class Conv2d(nn.Conv2d):
@@ -62,6 +63,7 @@ class Conv2d(nn.Conv2d):
 
     @property
     def window(self) -> kernels.Window:
+        """Stride, padding, dilation and groups."""
         return kernels.Window(self.stride, self.padding, self.dilation, self.groups)
 
     def warn(self, what: str) -> None:

@@ -10,6 +10,7 @@ from rheobase.recipes.recipe import Recipe
 __all__ = ["RECIPES", "Recipe", "get"]
 
 RECIPES = plugins.recipe.parts
+"""Every recipe by its name: a function that returns it."""
 
 
 def get(name: str) -> Recipe:

@@ -168,6 +168,7 @@ class Recipe:
         return {name: value for name, value in chosen.items() if value != defaults[name]}
 
     def timesteps_at(self, epoch: int) -> int:
+        """T in that epoch, which counts from 0."""
         return self.short_timesteps if epoch < self.short_epochs else self.timesteps
 
     def changed(self, settings: Iterable[str]) -> "Recipe":

@@ -35,10 +35,12 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> "Spread":
+        """Of one value or more."""
         return cls(mean(values), stdev(values) if len(values) > 1 else None, len(values))
 
     @classmethod
     def of_known(cls, values: Iterable[float | None]) -> "Spread | None":
+        """Of those that are known; None if none is."""
         known = [value for value in values if value is not None]
         return cls.of(known) if known else None
 
@@ -65,6 +67,8 @@ class Member:
 
 @dataclass(frozen=True)
 class Point:
+    """The accuracy of several runs after an epoch."""
+
     epoch: int
     accuracy: Spread
 
@@ -90,6 +94,8 @@ class Group:
 
 @dataclass(frozen=True)
 class Comparison:
+    """Runs side by side."""
+
     rows: list[Group]
     differing_settings: dict[str, list[Any]]
     """A value for every row, of those settings that are not the same in all."""

@@ -24,6 +24,7 @@ class About:
     data: DataInfo
 
     def as_dict(self) -> dict[str, Any]:
+        """As exported files keep it."""
         return {"recipe": asdict(self.recipe), "data": self.data.as_dict()}
 
 
@@ -44,6 +45,7 @@ def folded(run: Run) -> tuple[nn.Module, Network]:
 
 
 def input_dtype(network: nn.Module | onnx.Session) -> torch.dtype:
+    """The type of numbers that a network takes."""
     return next(network.parameters()).dtype if isinstance(network, nn.Module) else torch.float32
 
 

@@ -52,15 +52,18 @@ class Verification:
 
     @property
     def deployed(self) -> float:
+        """Accuracy of the file."""
         return (self.right - self.lost + self.won) / self.images
 
     @property
     def simulated_alike(self) -> bool:
+        """Whether the simulator found no different spike; true where it was not run."""
         found = self.simulation
         return found is None or (found.different == 0 and found.logits <= SAME_LOGITS)
 
     @property
     def passed(self) -> bool:
+        """Whether the file is as good as the run."""
         if not self.simulated_alike:
             return False
         fewer = (self.lost - self.won) / self.images
@@ -81,6 +84,7 @@ class Verification:
 
     @property
     def verdict(self) -> str:
+        """The result in words."""
         if not self.passed and self.only_rounded:
             fewer = f"{self.lost - self.won} of {self.images} test images fewer ({self.lost} lost, {self.won} won)"
             chance = ", which can be chance: measure it on more images" if self.by_chance else ""

@@ -19,6 +19,8 @@ ALONE = Team()
 
 @dataclass(frozen=True)
 class Evaluation:
+    """What a network did on its test images."""
+
     loss: float
     accuracy: float
     firing_rates: dict[str, float]

@@ -126,6 +126,7 @@ def fit(
 
 
 def choose_device(name: str) -> torch.device:
+    """The device of that name; `auto` is the GPU if there is one."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:

@@ -50,16 +50,21 @@ class Reporter:
     def note(self, sentence: str) -> None:
         """Something to know before it starts."""
 
-    def start(self, folder: Path, epochs: int, steps: int, done: int) -> None: ...
+    def start(self, folder: Path, epochs: int, steps: int, done: int) -> None:
+        """Training begins, of `epochs` with `steps` each, of which so many are `done`."""
 
     def due(self) -> bool:
+        """Whether the next step is to be told of."""
         return False
 
-    def step(self, done: int, loss: float, accuracy: float, speed: float) -> None: ...
+    def step(self, done: int, loss: float, accuracy: float, speed: float) -> None:
+        """A step of the epoch is done; speed is in images per second."""
 
-    def epoch(self, row: dict[str, Any]) -> None: ...
+    def epoch(self, row: dict[str, Any]) -> None:
+        """An epoch is done; `row` is its line of metrics.jsonl."""
 
-    def stop(self) -> None: ...
+    def stop(self) -> None:
+        """Training is over, or was interrupted."""
 
 
 class Lines(Reporter):

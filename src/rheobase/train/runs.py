@@ -97,6 +97,7 @@ class Run:
 
     @cached_property
     def recipe(self) -> Recipe:
+        """Its settings."""
         return Recipe.of(self.read("recipe.json"), self.folder / "recipe.json")
 
     @cached_property
@@ -183,6 +184,7 @@ class Run:
         return (self.folder / BEGINNING).exists()
 
     def begun(self) -> None:
+        """There is a checkpoint: the folder is no longer one of a run that only began."""
         (self.folder / BEGINNING).unlink(missing_ok=True)
 
     def refuse_other(self, recipe: Recipe) -> None:
@@ -202,6 +204,7 @@ class Run:
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def append(self, row: Row) -> None:
+        """Add the line of an epoch to the metrics."""
         try:
             with open(self.metrics, "a") as file:
                 file.write(self._line(row))
@@ -209,6 +212,7 @@ class Run:
             raise OSError(f"cannot write to {self.metrics}: {error.strerror}; the checkpoints are intact") from error
 
     def rows(self) -> list[Row]:
+        """The metrics, one row per finished epoch."""
         if not self.metrics.exists():
             return []
         lines = self.metrics.read_text().splitlines(keepends=True)
@@ -222,6 +226,7 @@ class Run:
         self.write_rows([row for row in self.rows() if row["epoch"] <= epochs])
 
     def write_rows(self, rows: list[Row]) -> None:
+        """Write the metrics anew."""
         with atomic_write(self.metrics) as part:
             part.write_text("".join(map(self._line, rows)))
 

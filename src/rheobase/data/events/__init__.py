@@ -12,6 +12,7 @@ from rheobase.data.events.stream import Events, OnError, Problems, checked
 __all__ = ["SUFFIXES", "Events", "OnError", "count_into", "decode", "read", "simulate", "slices"]
 
 SUFFIXES = {".aedat", ".aedat4", ".bin", ".csv", ".dat", ".npz", ".raw"}
+"""Endings of the files that can be read."""
 
 
 def read(path: Path | str, *, size: tuple[int, int] | None = None, on_error: OnError = "raise") -> Events:

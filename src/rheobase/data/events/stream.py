@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 OnError = Literal["raise", "skip"]
+"""What to do with damage in a file: raise, or leave it out and count it."""
 LARGEST = 2**15 - 1  # side of a sensor in pixels
 
 

@@ -122,6 +122,7 @@ def load(path: str | Path) -> Network:
 
 
 def from_graph(graph: nirfile.Graph, origin: str) -> Network:
+    """The network of a NIR graph, which comes from the file `origin`."""
     if "dt" not in graph.metadata:
         raise ValueError(f"{origin}: its metadata do not state dt, so its neurons have no discrete time")
     (inlet, _), *inner, _ = graph.nodes.items()
