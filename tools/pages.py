@@ -1,0 +1,84 @@
+"""Pages of the documentation site that are not files in docs/: a hook of MkDocs, used by `make docs`.
+
+README.md becomes the start page, tools/reference.py writes the reference, and results/ can be looked at. Documents link to each
+other by the paths that they have in the repository, which code hosts follow; here they become those of the site.
+"""
+
+import posixpath
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File
+
+from tools import reference
+
+ROOT = Path(__file__).parents[1]
+PAGES = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
+FILES = ("LICENSE", "CITATION.cff")
+_LINK = re.compile(r"(\]\()([^)#\s]+)(#[^)\s]*)?(\))")
+
+
+def on_files(files: Any, config: Any, **_: Any) -> Any:
+    """Add what is not in docs/."""
+    for name, page in PAGES.items():
+        files.append(File.generated(config, page, content=(ROOT / name).read_text()))
+    for name, text in reference.pages().items():
+        files.append(File.generated(config, f"reference/{name}.md", content=text))
+    for name in FILES:
+        files.append(File.generated(config, name, abs_src_path=str(ROOT / name)))
+    for path in sorted((ROOT / "results").rglob("*")):
+        name = path.relative_to(ROOT).as_posix()
+        if path.is_dir():
+            files.append(File.generated(config, f"{name}/index.md", content=listing(path)))
+        else:
+            files.append(File.generated(config, name, abs_src_path=str(path)))
+    return files
+
+
+def listing(folder: Path) -> str:
+    """A page with what is in a folder of results, and its pictures."""
+    entries = sorted(folder.iterdir())
+    lines = [f"# {folder.relative_to(ROOT)}", ""]
+    for entry in entries:
+        lines.append(f"- [{entry.name}]({entry.name}{'/index.md' if entry.is_dir() else ''})")
+    lines += [f"\n![{entry.stem}]({entry.name})" for entry in entries if entry.suffix == ".png"]
+    return "\n".join(lines) + "\n"
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Links between files of the repository lead to what they are on the site."""
+    here = source_of(page.file.src_uri)
+    return "".join(
+        part if is_code else _LINK.sub(lambda link: _relinked(link, here, page.file.src_uri), part)
+        for part, is_code in parts(markdown)
+    )
+
+
+def parts(markdown: str) -> Iterator[tuple[str, bool]]:
+    """The text in pieces, each with whether it is a block of code."""
+    for i, part in enumerate(re.split(r"(^ *```.*?^ *```$)", markdown, flags=re.DOTALL | re.MULTILINE)):
+        yield part, i % 2 == 1
+
+
+def source_of(page: str) -> str:
+    """The file of the repository that a page comes from."""
+    origins = {page: name for name, page in PAGES.items()}
+    return origins.get(page) or (page if page.startswith(("results/", "reference/")) else f"docs/{page}")
+
+
+def target_of(path: str) -> str:
+    """Where a file or folder of the repository is on the site."""
+    if path.startswith("results/") and (ROOT / path).is_dir():
+        return f"{path.rstrip('/')}/index.md"
+    return PAGES.get(path) or path.removeprefix("docs/")
+
+
+def _relinked(link: re.Match[str], here: str, page: str) -> str:
+    opening, target, anchor, closing = link.groups(default="")
+    if "://" in target or target.startswith("mailto:"):
+        return link[0]
+    path = posixpath.normpath(posixpath.join(posixpath.dirname(here), target))
+    found = posixpath.relpath(target_of(path), posixpath.dirname(page) or ".")
+    return f"{opening}{found}{anchor}{closing}"

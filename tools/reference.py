@@ -1,0 +1,243 @@
+"""The reference of the documentation site, written from the code: commands, recipes, settings, Python.
+
+python -m tools.reference prints it; tools/pages.py puts it on the site.
+"""
+
+import ast
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+from importlib import import_module
+from inspect import signature
+from pathlib import Path
+from types import ModuleType, NoneType, UnionType
+from typing import Any, get_args, get_origin
+
+from typer.models import OptionInfo
+
+from rheobase.cli import app
+from rheobase.recipes import RECIPES, get
+from rheobase.recipes.recipe import Recipe
+from rheobase.recipes.settings import Setting, as_text, settings
+
+# The public modules, on one page per room. What is not here may change from one version to the next.
+PYTHON: dict[str, tuple[str, ...]] = {
+    "functional": ("functional",),
+    "nn": ("nn",),
+    "models": ("models",),
+    "plugins": ("plugins",),
+    "data": ("data", "data.events", "data.files", "data.decoding"),
+    "training": ("recipes", "train", "train.runs"),
+    "deploy": (
+        "deploy", "deploy.quantize", "deploy.formats", "deploy.formats.native", "deploy.formats.nir",
+        "deploy.formats.onnx", "deploy.nirfile", "deploy.simulate", "deploy.agreement", "deploy.importers",
+    ),
+    "tasks": ("tasks.open", "tasks.evaluate", "tasks.export", "tasks.verify", "tasks.inspect", "tasks.compare"),
+    "analysis": (
+        "analysis.sizes", "analysis.activity", "analysis.operations", "analysis.isometry", "analysis.distributions",
+    ),
+    "kernels": ("kernels",),
+}  # fmt: skip
+
+
+def pages() -> dict[str, str]:
+    """Every page by its name."""
+    written = {"commands": commands(), "recipes": recipes(), "settings": all_settings()}
+    return written | {page: python(page) for page in PYTHON}
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """An argument or option of a command."""
+
+    name: str
+    flags: tuple[str, ...]
+    """Empty for an argument."""
+    value: str
+    """What it takes, in words; empty for a switch."""
+    choices: tuple[str, ...]
+    several: bool
+    required: bool
+    default: Any
+    meaning: str
+
+
+def command_lines() -> dict[str, list[Parameter]]:
+    """Every command with its parameters, as the functions behind it define them."""
+    return {name: [*map(_parameter, signature(f).parameters.values())] for name, f in functions().items()}
+
+
+def functions() -> dict[str, Callable[..., Any]]:
+    """Every command with the function behind it."""
+    found = [(command.name, command.callback) for command in app.registered_commands]
+    return {name or function.__name__: function for name, function in found if function is not None}
+
+
+def _parameter(parameter: inspect.Parameter) -> Parameter:
+    annotation, info = get_args(parameter.annotation)
+    kinds = [kind for kind in get_args(annotation) if kind is not NoneType]
+    kind = kinds[0] if get_origin(annotation) is UnionType else annotation  # X | None
+    several = get_origin(kind) is list
+    kind = get_args(kind)[0] if several else kind
+    choices = tuple(kind) if issubclass(kind, StrEnum) else ()
+    named = [flag for flag in (info.default, *(info.param_decls or ())) if isinstance(flag, str)]  # the first is there
+    flags = tuple(named or [f"--{parameter.name.replace('_', '-')}"]) if isinstance(info, OptionInfo) else ()
+    words = info.metavar or {str: "text", int: "whole number", float: "number", Path: "path"}.get(kind, "")
+    required = parameter.default is parameter.empty
+    default = None if required else parameter.default
+    return Parameter(parameter.name, flags, words, choices, several, required, default, info.help or "")
+
+
+def commands() -> str:
+    """Every command, its arguments and its options."""
+    words = "`rheobase COMMAND --help` shows the same in a terminal. With `--debug`, an error comes with its traceback."
+    parts = ["# Commands", words]
+    for name, parameters in command_lines().items():
+        line = " ".join([f"rheobase {name}", *(_argument(p) for p in parameters if not p.flags), "[OPTIONS]"])
+        parts += [f"## {name}", inspect.cleandoc(functions()[name].__doc__ or ""), f"```console\n{line}\n```"]
+        rows = [(_name(p), _values(p), _default(p), p.meaning) for p in sorted(parameters, key=lambda p: bool(p.flags))]
+        parts.append(table(("argument or option", "value", "default", "meaning"), rows))
+    return _joined(parts)
+
+
+def recipes() -> str:
+    """Every recipe, and what it sets."""
+    parts = [
+        "# Recipes",
+        "A recipe holds everything that decides the outcome of a run: `rheobase train NAME`. The tables show what a recipe sets "
+        "to other values than the [defaults](settings.md); `--set KEY=VALUE` changes any setting.",
+    ]
+    for name, function in RECIPES.items():
+        changed = [s for s in settings(get(name)) if s.changed]
+        rows = [(f"`{s.name}`", f"`{as_text(s.value)}`", s.meaning) for s in changed]
+        parts += [f"## {name}", inspect.cleandoc(function.__doc__ or ""), table(("setting", "value", "meaning"), rows)]
+    return _joined(parts)
+
+
+def all_settings() -> str:
+    """Every setting of a recipe: type, default, meaning."""
+    kinds = inspect.get_annotations(Recipe)
+    rows = [
+        (f"`{s.name}`", _kind(s, kinds[s.name]), "" if s.default is None else f"`{as_text(s.default)}`", s.meaning)
+        for s in settings(get(next(iter(RECIPES))))
+    ]
+    words = "The settings of a recipe. Those without a default are stated by every recipe. `--set KEY=VALUE` changes them."
+    return _joined(["# Settings", words, table(("setting", "type", "default", "meaning"), rows)])
+
+
+def python(page: str) -> str:
+    """The page of a room: its public modules and their names; mkdocstrings fills in what they say."""
+    parts = [] if len(PYTHON[page]) == 1 else [f"# {page.capitalize()}"]
+    for name in PYTHON[page]:
+        module = import_module(f"rheobase.{name}")
+        parts += [f"{'##' if parts else '#'} {module.__name__}", inspect.cleandoc(module.__doc__ or "")]
+        parts += [f"::: {module.__name__}.{own}" for own in public(module)]
+    return _joined(parts)
+
+
+def public(module: ModuleType) -> list[str]:
+    """The public names of a module: those in `__all__`, or else the functions and classes that it defines."""
+    if hasattr(module, "__all__"):
+        return list(module.__all__)
+    return [
+        name
+        for name, value in vars(module).items()
+        if not name.startswith("_")
+        and (inspect.isclass(value) or inspect.isfunction(value))
+        and value.__module__ == module.__name__
+    ]
+
+
+def undocumented() -> Iterator[str]:
+    """Public modules, names and methods without a docstring."""
+    for name in (name for modules in PYTHON.values() for name in modules):
+        module = import_module(f"rheobase.{name}")
+        if not module.__doc__:
+            yield module.__name__
+        for own in public(module):
+            value = getattr(module, own)
+            if not (inspect.isclass(value) or inspect.isroutine(value)):
+                if not _has_text_below(module, own):
+                    yield f"{module.__name__}.{own}"
+                continue
+            if not _own_text(value):
+                yield f"{module.__name__}.{own}"
+            if inspect.isclass(value):
+                yield from (f"{module.__name__}.{own}.{method}" for method in _silent_methods(value))
+
+
+def _own_text(value: Any) -> str:
+    """The docstring of a function or class; what a dataclass makes up for itself is none."""
+    text = vars(value).get("__doc__", value.__doc__) or ""
+    return "" if text.startswith(f"{value.__name__}(") else text
+
+
+def _silent_methods(kind: type) -> Iterator[str]:
+    """Its own public methods and properties; what overrides a documented one may be silent."""
+    for name, value in vars(kind).items():
+        routine = inspect.isroutine(value) or isinstance(value, property)
+        if routine and not name.startswith("_") and not inspect.getdoc(getattr(kind, name)):
+            yield name
+
+
+def _has_text_below(module: ModuleType, name: str) -> bool:
+    """Whether a constant has a text below it, where it is defined: Python keeps no docstrings of constants."""
+    for place in (module, *_imported_from(module, name)):
+        body = _body(place)
+        for statement, after in zip(body, body[1:], strict=False):
+            targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
+            if any(isinstance(t, ast.Name) and t.id == name for t in targets):
+                return isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
+    return False
+
+
+def _imported_from(module: ModuleType, name: str) -> Iterator[ModuleType]:
+    for statement in _body(module):
+        if isinstance(statement, ast.ImportFrom) and any(alias.name == name for alias in statement.names):
+            yield import_module(str(statement.module))
+
+
+@cache
+def _body(module: ModuleType) -> list[ast.stmt]:
+    return ast.parse(inspect.getsource(module)).body
+
+
+def table(headings: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    """A table in Markdown."""
+    lines = [headings, ("---",) * len(headings), *rows]
+    return "\n".join("| " + " | ".join(" ".join(cell.replace("|", "\\|").split()) for cell in line) + " |" for line in lines)
+
+
+def _argument(parameter: Parameter) -> str:
+    words = f"{parameter.name.upper()}{'...' if parameter.several else ''}"
+    return words if parameter.required else f"[{words}]"
+
+
+def _name(parameter: Parameter) -> str:
+    return ", ".join(f"`{flag}`" for flag in parameter.flags) or f"`{_argument(parameter)}`"
+
+
+def _values(parameter: Parameter) -> str:
+    words = ", ".join(f"`{choice}`" for choice in parameter.choices) or parameter.value
+    return f"{words}; several times" if parameter.several and parameter.flags else words
+
+
+def _default(parameter: Parameter) -> str:
+    return "" if parameter.default is None or parameter.default is False else f"`{parameter.default}`"
+
+
+def _kind(setting: Setting, annotation: Any) -> str:
+    if setting.choices:
+        return "one of " + ", ".join(f"`{choice}`" for choice in setting.choices)
+    return {int: "whole number", float: "number", bool: "true or false", str: "name"}[annotation]
+
+
+def _joined(parts: list[str]) -> str:
+    return "\n\n".join(parts) + "\n"
+
+
+if __name__ == "__main__":
+    for text in pages().values():
+        print(text)
