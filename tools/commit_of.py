@@ -31,6 +31,14 @@ def commits_of(sources: dict[str, str], repository: Path = ROOT) -> list[str]:
     return [commit for commit in commits if [next(found) for _ in sources] == [*sources.values()]]
 
 
+def has_history(repository: Path = ROOT) -> bool:
+    """Whether all commits are here: in a clone of limited depth, or without git, they are not."""
+    try:
+        return _git(repository, "rev-parse", "--is-shallow-repository").strip() == "false"
+    except ValueError:
+        return False
+
+
 def _git(repository: Path, *arguments: str, text: str = "") -> str:
     try:
         done = subprocess.run(["git", "-C", str(repository), *arguments], input=text, capture_output=True, text=True)

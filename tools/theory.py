@@ -5,19 +5,13 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[1]
+from tools.documents import ROOT, rewritten, table
+
 RESULTS, DOCUMENT = ROOT / "results" / "paper", ROOT / "docs" / "theory.md"
-START, END = "<!-- {}: written by python -m tools.theory -->", "<!-- end of {} -->"
 
 
 def read(name: str) -> dict[str, Any]:
     return json.loads((RESULTS / f"{name}.json").read_text())
-
-
-def table(headings: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    headings = list(headings)
-    lines = [headings, ["---"] * len(headings), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def lemma2() -> str:
@@ -149,12 +143,7 @@ SECTIONS: dict[str, Callable[[], str]] = {
 
 def with_results(text: str) -> str:
     """The document with all its sections of results written anew."""
-    for name, write in SECTIONS.items():
-        start, end = START.format(name), END.format(name)
-        before, rest = text.split(start)
-        _, after = rest.split(end)
-        text = "\n\n".join([before + start, write(), end + after])
-    return text
+    return rewritten(text, SECTIONS, "tools.theory")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,165 @@
+"""What is published can be checked, and the check sees what cannot."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from rheobase.files import write_json
+from rheobase.train.record import record, write_result
+from rheobase.train.sources import tree_id
+from tests.repository import commit, new_repository
+from tests.train.test_record import ENTRIES
+from tools import check_results
+from tools.check_results import (
+    ROOT,
+    Fault,
+    figure_faults,
+    holds,
+    owed,
+    results_faults,
+    strict,
+    table_faults,
+    verdict,
+)
+
+
+def test_this_repository_passes() -> None:
+    faults = [*results_faults(), *table_faults(), *figure_faults()]
+    assert verdict(faults, owed()) == []
+
+
+def test_the_record_that_is_asked_for_is_the_one_that_is_written() -> None:
+    assert {*check_results.ENTRIES} == ENTRIES == record().keys()
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A repository with a result and a document that shows it."""
+    folder = new_repository(tmp_path / "repository")
+    (folder / "src").mkdir()
+    (folder / "src" / "a.py").write_text("one")
+    (folder / "docs").mkdir()
+    (folder / "README.md").write_text("# A\n\nSlices of 30 ms, 93.16 % in the paper.\n")
+    made = record(seed=0) | {"sources": {"src": tree_id(folder / "src")}}
+    (folder / "results").mkdir()
+    write_json(folder / "results" / "found.json", {"record": made, "accuracy": 0.94188, "seconds": [612.4, 0.0032]})
+    commit(folder)
+    return folder
+
+
+def text(root: Path, words: str) -> list[str]:
+    (root / "docs" / "a.md").write_text(f"# A\n\n## Speed\n\n{words}\n")
+    check_results.numbers_in.cache_clear()
+    return [f"{fault.place}: {fault.what}" for fault in figure_faults(root)]
+
+
+def test_a_whole_result_passes(root: Path) -> None:
+    assert list(results_faults(root)) == []
+
+
+def test_json_that_is_not_strict(root: Path) -> None:
+    (root / "results" / "bad.json").write_text('{"loss": NaN}')
+    (root / "results" / "rows.jsonl").write_text('{"loss": 1}\n{"loss":')
+    first, second, *others = results_faults(root)
+    assert first == Fault("results/bad.json", "not strict JSON: NaN is not JSON")
+    assert second.place == "results/rows.jsonl"
+    assert not others
+    with pytest.raises(ValueError, match="Infinity is not JSON"):
+        strict("[Infinity]")
+
+
+def test_a_result_without_its_record(root: Path) -> None:
+    write_json(root / "results" / "old.json", {"environment": {}})
+    some = {name: 1 for name in ENTRIES - {"seed", "data"}}
+    write_json(root / "results" / "part.json", {"record": some})
+    assert list(results_faults(root)) == [
+        Fault("results/old.json", "has no record of how it was made"),
+        Fault("results/part.json", "its record does not say seed, data"),
+    ]
+
+
+def test_the_files_of_a_run_have_the_record_of_the_run(root: Path) -> None:
+    run = root / "results" / "run"
+    run.mkdir()
+    write_json(run / "recipe.json", {"name": "demo"})
+    (run / "metrics.jsonl").write_text('{"loss": 1.0}\n')
+    assert [fault.place for fault in results_faults(root)] == [
+        "results/run/metrics.jsonl", "results/run/recipe.json"
+    ]  # fmt: skip
+    write_json(run / "environment.json", {"record": strict((root / "results" / "found.json").read_text())["record"]})
+    assert list(results_faults(root)) == []
+    write_json(run / "timesteps.json", {"timesteps": {}})
+    assert [fault.place for fault in results_faults(root)] == ["results/run/timesteps.json"]
+
+
+def test_sources_that_nobody_committed(root: Path) -> None:
+    write_result(root / "results" / "new.json", {})  # the sources of this checkout, of which that repository knows nothing
+    assert list(results_faults(root)) == [Fault("results/new.json", "no commit has its sources")]
+    shutil.rmtree(root / ".git")  # without a history it cannot be told
+    assert list(results_faults(root)) == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "It has 94.19 % (`results/found.json`), after 612 s.",
+        "It has 94.2 % ([results](../results/found.json)).",
+        "A step takes 3.2 ms, see [results](../results/found.json).",
+        "A checkpoint every 30 s; slices of 5 ms.",
+        "`rheobase 12.5 %` is code, and the paper has 63.72 %.",
+        "<!-- a: written by python -m tools.a -->\n\n| us |\n|---|\n| 1.5 us |\n\n12.5 %\n\n<!-- end of a -->",
+    ],
+)
+def test_figures_that_stand_in_a_file(root: Path, words: str) -> None:
+    assert text(root, words) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "faults"),
+    [
+        ("It has 94.18 % (`results/found.json`).", ["94.18 %: not in results/found.json"]),
+        ("It has 94.19 %.", ["94.19 %: its section names no file of results"]),
+        ("It takes 613 s (`results/found.json`).", ["613 s: not in results/found.json"]),
+        ("`results/found.json` has it:\n\n- 94.19 % and 28.5 us", ["28.5 us: not in results/found.json"]),
+        ("| network | accuracy |\n|---|---|\n| a | 3 |", ["a table of measurements that no tool writes: | network | accuracy |"]),
+    ],
+)
+def test_figures_that_no_file_holds(root: Path, words: str, faults: list[str]) -> None:
+    assert text(root, words) == [f"docs/a.md#Speed: {fault}" for fault in faults]
+
+
+def test_figures_are_compared_as_they_are_rounded() -> None:
+    assert holds((0.93455,), "93.5", "%")
+    assert not holds((0.93455,), "93.44", "%")
+    assert holds((2.8e-5,), "28", "us")
+    assert not holds((0.935,), "93.5", "s")
+
+
+def test_a_table_that_was_changed_by_hand(tmp_path: Path) -> None:
+    for name in check_results.TABLES:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    assert list(table_faults(tmp_path)) == []
+    for name in check_results.TABLES:
+        document = tmp_path / name
+        changed = document.read_text().replace("<!-- end of ", "| more | 1 |\n\n<!-- end of ", 1)
+        document.write_text(changed)
+    assert [fault.place for fault in table_faults(tmp_path)] == [*check_results.TABLES]
+
+
+def test_what_is_owed_may_fail_and_nothing_else() -> None:
+    faults = [Fault("results/a.json", "has no record"), Fault("docs/b.md#C", "1.5 %: not in results")]
+    allowed = {"results/a.json": "measure it again", "results/c.json": "remove it"}
+    assert verdict(faults, allowed) == [
+        "docs/b.md#C: 1.5 %: not in results",
+        "results/c.json: nothing is wrong there any more; remove it from results/owed.txt",
+    ]
+    assert verdict([], {}) == []
+
+
+def test_what_is_owed_is_a_place_and_what_to_do(tmp_path: Path) -> None:
+    assert owed(tmp_path) == {}
+    (tmp_path / "results").mkdir()
+    (tmp_path / check_results.OWED).write_text("# why\n\nresults/a.json -> measure\ndocs/b.md#C: d -> remove\n")
+    assert owed(tmp_path) == {"results/a.json": "measure", "docs/b.md#C: d": "remove"}

@@ -1,0 +1,135 @@
+"""Write the tables of the documents from the files in results/: python -m tools.documents
+
+docs/theory.md has a tool of its own, tools.theory, and README.md too, tools.readme.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+START, END = "<!-- {}: written by python -m {} -->", "<!-- end of {} -->"
+NEURONS = {
+    "speed": "the paper's: rectangle, hard reset, a constant decay",
+    "triangle": "triangle",
+    "sigmoid": "sigmoid",
+    "atan": "atan",
+    "soft": "soft reset",
+    "detached": "no gradient through the reset",
+    "decay-layer": "a learnt decay per layer",
+    "decay-channel": "a learnt decay per channel",
+}
+CONTENDERS = {
+    "folded": "folded",
+    "as trained": "as trained",
+    "SpikingJelly": "SpikingJelly",
+    "ReLU network": "ReLU network of this shape, one pass per image",
+}
+FORMATS = {"compressed": "npz, compressed"}
+RECORDINGS = {
+    "user00_lab.aedat": "DVS128 gestures",
+    "Caixa.aedat": "DVS128 objects: box",
+    "Lapiseira.aedat": "pencil",
+    "Tesoura.aedat": "scissors",
+}
+SLICED = ("rheobase", "rheobase without numba", "tonic", "spikingjelly", "rheobase, 32 x 32", "rheobase, 5 ms, 42 x 42")
+
+
+def read(name: str) -> dict[str, Any]:
+    """A file of results/."""
+    return json.loads((ROOT / "results" / f"{name}.json").read_text())
+
+
+def table(headings: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """A table in Markdown."""
+    headings = list(headings)
+    lines = [headings, ["---"] * len(headings), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def rewritten(text: str, sections: Mapping[str, Callable[[], str]], tool: str) -> str:
+    """A document with its sections of results written anew."""
+    for name, write in sections.items():
+        start, end = START.format(name, tool), END.format(name)
+        before, rest = text.split(start)
+        _, after = rest.split(end)
+        text = "\n\n".join([before + start, write(), end + after])
+    return text
+
+
+def readers() -> str:
+    """How fast recordings are read."""
+    rows = []
+    for found in read("readers")["formats"]:
+        own, *others = found["reading"].items()
+        words = [f"{name} {_read(result)}" for name, result in others]
+        name, size = FORMATS.get(found["name"], found["name"]), found["bytes"] / found["events"]
+        rows.append((name, f"{size:.1f}", _read(own[1]), "; ".join(words)))
+    return table(("format", "bytes per event", "rheobase", "others"), rows)
+
+
+def _read(result: Mapping[str, Any]) -> str:
+    if "million_events_per_second" not in result:
+        return "fails"
+    rate = _rounded(result["million_events_per_second"])
+    return rate if result["result"] == "equal" else f"{rate}, but {result['result']}"
+
+
+def slicing() -> str:
+    """How fast recordings are sliced: again and again, and in brackets once, with cold caches, for ours."""
+    rows = []
+    for found in read("events")["recordings"]:
+        cells = []
+        for name in SLICED:
+            result = found["slicing"][name]
+            warm, cold = (_rounded(result[f"million_events_per_second{end}"]) for end in ("", "_cold"))
+            cells.append(f"{warm} ({cold})" if name.startswith("rheobase") else warm)
+        own = RECORDINGS.get(found["name"])
+        name = f"{own}, {found['events'] / 1e6:.2f} million" if own else found["name"]
+        rows.append((name, f"{found['events'] / found['frames']:.0f}", *cells))
+    names = ("rheobase", "without numba", "tonic `ToFrame`", "SpikingJelly", "30 ms, 32 x 32", "5 ms, 42 x 42")
+    return table(("recording", "events per 30 ms", *names), rows)
+
+
+def inference() -> str:
+    """Images per second on a CPU."""
+    found = read("inference-cpu")["results"]
+    rows = [
+        (words, *(f"{results[name]['images_per_second']:.1f}" for results in found.values()))
+        for name, words in CONTENDERS.items()
+    ]
+    return table(("", *(f"batch {batch}" for batch in found)), rows)
+
+
+def neurons() -> str:
+    """A training step with other neurons than the paper's."""
+    (run,) = read("step-nvidia-h200-neurons-before")["runs"]
+    times = {name: run["results"][f"rheobase-{name}"]["us_per_image_timestep"] for name in NEURONS}
+    rows = [(NEURONS[name], f"{time:.1f}", f"{time / times['speed']:.2f}") for name, time in times.items()]
+    before = run["results"]["before-rheobase-speed"]["us_per_image_timestep"]
+    rows.append(("the paper's, before there was a choice", f"{before:.1f}", f"{before / times['speed']:.2f}"))
+    return table(("neuron", "us", "against the paper's"), rows)
+
+
+def _rounded(rate: float) -> str:
+    return f"{rate:.0f}" if rate >= 10 else f"{rate:.1f}"
+
+
+DOCUMENTS: dict[str, dict[str, Callable[[], str]]] = {
+    "docs/data.md": {"readers": readers, "slicing": slicing},
+    "docs/deploy.md": {"inference": inference},
+    "docs/neurons.md": {"neurons": neurons},
+}
+
+
+def writer(document: str) -> Callable[[str], str]:
+    """What writes the tables of a document anew, from its text."""
+    return partial(rewritten, sections=DOCUMENTS[document], tool="tools.documents")
+
+
+if __name__ == "__main__":
+    for name in DOCUMENTS:
+        path = ROOT / name
+        path.write_text(writer(name)(path.read_text()))
