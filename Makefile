@@ -5,7 +5,7 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint const
 PEERS := aedat==2.3.0 expelliarmus==1.1.12 loguru==0.7.3 nirtorch==2.6 norse==1.1.0 snntorch==1.0.0 \
 	spikingjelly==2.0.0 tonic==1.7.0
 
-.PHONY: demo test test-kills test-peers test-gpu check bench clean
+.PHONY: demo docs test test-kills test-package test-peers test-gpu check bench clean
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -15,25 +15,34 @@ PEERS := aedat==2.3.0 expelliarmus==1.1.12 loguru==0.7.3 nirtorch==2.6 norse==1.
 demo: .venv/installed  ## train a small spiking network on the embedded digits
 	$(BIN)/rheobase demo
 
+docs: .venv/installed  ## make the documentation site in build/site
+	$(PIP) --editable ".[docs]"
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+
 test: .venv/installed  ## run the tests, two at a time; small networks gain nothing from more threads
 	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2 --dist loadfile
 
 test-kills: .venv/installed  ## kill and resume a run at 100 random moments
 	RHEOBASE_KILLS=100 $(BIN)/pytest tests/train/test_loop.py -k kills
 
-test-peers: .venv/installed  ## install faery, numba, Triton, ONNX and the peer libraries, and run the tests that need them
-	$(PIP) --editable ".[dev,events,imagenet,kernels,onnx]"
+test-peers: .venv/installed  ## install faery, numba, Triton, ONNX, MkDocs and the peer libraries, and run the tests that need them
+	$(PIP) --editable ".[dev,docs,events,imagenet,kernels,onnx]"
 	$(PIP) --no-deps $(PEERS)
-	$(BIN)/pytest tests/kernels tests/conformance tests/benchmarks tests/cli/test_deploy.py tests/deploy tests/data tests/story
+	$(BIN)/pytest tests/kernels tests/conformance tests/benchmarks tests/cli/test_deploy.py tests/deploy tests/data tests/docs tests/story
+
+test-package: .venv/installed  ## build wheel and sdist, install them into an empty environment and use them there
+	$(PIP) build
+	$(BIN)/python -m tools.package
 
 test-gpu: .venv/installed  ## run the tests of kernels and training on this machine's GPU
 	$(BIN)/pytest tests/kernels tests/nn tests/train/test_capture.py tests/tasks/test_gradients.py
 	$(BIN)/pytest tests/train/test_loop.py tests/train/test_distributed.py tests/train/test_freezing.py -k gpu
 
-check: .venv/installed  ## lint, format, types
+check: .venv/installed  ## lint, format, types, and that published numbers can be checked
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python -m tools.check_results
 
 bench: .venv/installed  ## time a training step against the peers that are installed
 	$(BIN)/python -m benchmarks.step

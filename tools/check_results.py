@@ -1,9 +1,11 @@
 """Whether what is published can be checked: python -m tools.check_results
 
-Every file in results/ is strict JSON, says how it was made, and comes from sources that a commit of this repository has. Tables that
-tools write into documents are those of the results, and a figure in their running text stands in a file that its section names.
+Every file in results/ is strict JSON, says how it was made, and comes from sources that a commit of this repository
+has. Tables in documents are those that tools write from the results, and a figure in running text stands in a file that
+its section names.
 
-results/owed.txt lists what is not so yet, and what is to be done. Nothing else may fail, and what no longer fails must leave the list.
+results/owed.txt lists what is not so yet, and what is to be done. Nothing else may fail, and what no longer fails must
+leave the list.
 """
 
 import json
@@ -21,6 +23,7 @@ from tools.keep import FILES, START
 from tools.readme import ROOT
 
 ENTRIES = ("command", "sources", "packages", "python", "platform", "device", "threads", "seed", "data", "time")
+PARTS = {*FILES, START} - {"environment.json"}  # of a run, whose record is in its environment.json
 OWED = "results/owed.txt"
 TABLES: dict[str, Callable[[str], str]] = {
     "README.md": readme.with_results,
@@ -65,8 +68,8 @@ def results_faults(root: Path = ROOT) -> Iterator[Fault]:
         except ValueError as error:
             yield Fault(place, f"not strict JSON: {error}")
             continue
-        if path.name in (*FILES, START) and path.name != "environment.json" and (path.parent / "environment.json").exists():
-            continue  # part of a run, whose record is there
+        if path.name in PARTS and (path.parent / "environment.json").exists():
+            continue
         record = content.get("record") if isinstance(content, dict) else None
         if not isinstance(record, dict):
             yield Fault(place, "has no record of how it was made")
@@ -87,7 +90,9 @@ def table_faults(root: Path = ROOT) -> Iterator[Fault]:
     for name, written in TABLES.items():
         text = (root / name).read_text()
         if written(text) != text:
-            yield Fault(name, "its tables are not those of results/; run python -m tools.readme, .theory and .documents")
+            yield Fault(
+                name, "its tables are not those of results/; run python -m tools.readme, .theory and .documents"
+            )
 
 
 def figure_faults(root: Path = ROOT) -> Iterator[Fault]:
@@ -163,7 +168,9 @@ def verdict(faults: list[Fault], allowed: dict[str, str]) -> list[str]:
     """A sentence for everything that must not be."""
     places = {fault.place for fault in faults}
     new = [f"{fault.place}: {fault.what}" for fault in faults if fault.place not in allowed]
-    mended = [f"{place}: nothing is wrong there any more; remove it from {OWED}" for place in allowed if place not in places]
+    mended = [
+        f"{place}: nothing is wrong there any more; remove it from {OWED}" for place in allowed if place not in places
+    ]
     return new + mended
 
 

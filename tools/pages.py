@@ -1,7 +1,7 @@
 """Pages of the documentation site that are not files in docs/: a hook of MkDocs, used by `make docs`.
 
-README.md becomes the start page, tools/reference.py writes the reference, and results/ can be looked at. Documents link to each
-other by the paths that they have in the repository, which code hosts follow; here they become those of the site.
+README.md becomes the start page, tools/reference.py writes the reference, and results/ can be looked at. Documents link
+to each other by their paths in the repository, which code hosts follow; here they become those of the site.
 """
 
 import posixpath
@@ -41,8 +41,7 @@ def listing(folder: Path) -> str:
     """A page with what is in a folder of results, and its pictures."""
     entries = sorted(folder.iterdir())
     lines = [f"# {folder.relative_to(ROOT)}", ""]
-    for entry in entries:
-        lines.append(f"- [{entry.name}]({entry.name}{'/index.md' if entry.is_dir() else ''})")
+    lines += [f"- [{entry.name}]({entry.name}{'/index.md' if entry.is_dir() else ''})" for entry in entries]
     lines += [f"\n![{entry.stem}]({entry.name})" for entry in entries if entry.suffix == ".png"]
     return "\n".join(lines) + "\n"
 

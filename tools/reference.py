@@ -11,6 +11,7 @@ from enum import StrEnum
 from functools import cache
 from importlib import import_module
 from inspect import signature
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType, NoneType, UnionType
 from typing import Any, get_args, get_origin
@@ -21,6 +22,7 @@ from rheobase.cli import app
 from rheobase.recipes import RECIPES, get
 from rheobase.recipes.recipe import Recipe
 from rheobase.recipes.settings import Setting, as_text, settings
+from tools.documents import table
 
 # The public modules, on one page per room. What is not here may change from one version to the next.
 PYTHON: dict[str, tuple[str, ...]] = {
@@ -98,7 +100,7 @@ def commands() -> str:
         line = " ".join([f"rheobase {name}", *(_argument(p) for p in parameters if not p.flags), "[OPTIONS]"])
         parts += [f"## {name}", inspect.cleandoc(functions()[name].__doc__ or ""), f"```console\n{line}\n```"]
         rows = [(_name(p), _values(p), _default(p), p.meaning) for p in sorted(parameters, key=lambda p: bool(p.flags))]
-        parts.append(table(("argument or option", "value", "default", "meaning"), rows))
+        parts.append(listing(("argument or option", "value", "default", "meaning"), rows))
     return _joined(parts)
 
 
@@ -106,13 +108,17 @@ def recipes() -> str:
     """Every recipe, and what it sets."""
     parts = [
         "# Recipes",
-        "A recipe holds everything that decides the outcome of a run: `rheobase train NAME`. The tables show what a recipe sets "
-        "to other values than the [defaults](settings.md); `--set KEY=VALUE` changes any setting.",
+        "A recipe holds everything that decides the outcome of a run: `rheobase train NAME`. The tables show what a "
+        "recipe sets to other values than the [defaults](settings.md); `--set KEY=VALUE` changes any setting.",
     ]
     for name, function in RECIPES.items():
         changed = [s for s in settings(get(name)) if s.changed]
         rows = [(f"`{s.name}`", f"`{as_text(s.value)}`", s.meaning) for s in changed]
-        parts += [f"## {name}", inspect.cleandoc(function.__doc__ or ""), table(("setting", "value", "meaning"), rows)]
+        parts += [
+            f"## {name}",
+            inspect.cleandoc(function.__doc__ or ""),
+            listing(("setting", "value", "meaning"), rows),
+        ]
     return _joined(parts)
 
 
@@ -123,8 +129,10 @@ def all_settings() -> str:
         (f"`{s.name}`", _kind(s, kinds[s.name]), "" if s.default is None else f"`{as_text(s.default)}`", s.meaning)
         for s in settings(get(next(iter(RECIPES))))
     ]
-    words = "The settings of a recipe. Those without a default are stated by every recipe. `--set KEY=VALUE` changes them."
-    return _joined(["# Settings", words, table(("setting", "type", "default", "meaning"), rows)])
+    words = (
+        "The settings of a recipe. Those without a default are stated by every recipe. `--set KEY=VALUE` changes them."
+    )
+    return _joined(["# Settings", words, listing(("setting", "type", "default", "meaning"), rows)])
 
 
 def python(page: str) -> str:
@@ -186,7 +194,7 @@ def _has_text_below(module: ModuleType, name: str) -> bool:
     """Whether a constant has a text below it, where it is defined: Python keeps no docstrings of constants."""
     for place in (module, *_imported_from(module, name)):
         body = _body(place)
-        for statement, after in zip(body, body[1:], strict=False):
+        for statement, after in pairwise(body):
             targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
             if any(isinstance(t, ast.Name) and t.id == name for t in targets):
                 return isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
@@ -204,10 +212,9 @@ def _body(module: ModuleType) -> list[ast.stmt]:
     return ast.parse(inspect.getsource(module)).body
 
 
-def table(headings: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
-    """A table in Markdown."""
-    lines = [headings, ("---",) * len(headings), *rows]
-    return "\n".join("| " + " | ".join(" ".join(cell.replace("|", "\\|").split()) for cell in line) + " |" for line in lines)
+def listing(headings: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    """A table whose cells may hold bars and line ends."""
+    return table(headings, [[" ".join(cell.replace("|", "\\|").split()) for cell in row] for row in rows])
 
 
 def _argument(parameter: Parameter) -> str:

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any
 
 from tools.documents import ROOT, rewritten, table

@@ -158,3 +158,11 @@ def test_debug_shows_the_traceback(arguments: list[str], tmp_path: Path) -> None
     assert done.returncode == 1
     assert "Traceback" in done.stderr
     assert "none is not the folder of a run" in done.stderr
+
+
+@pytest.mark.parametrize(("words", "found"), [("rheobase tr", "train"), ("rheobase train --keep", "--keep-best")])
+def test_the_shell_completes_commands_and_options(words: str, found: str) -> None:
+    environment = {"_RHEOBASE_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+    command = [sys.executable, "-m", "rheobase"]
+    done = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True)
+    assert done.stdout.split() == [found]

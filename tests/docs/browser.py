@@ -12,8 +12,8 @@ from typing import Any
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 FLAGS = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-sync", "--disable-background-networking",
-    "--disable-component-update", "--remote-debugging-pipe",
+    "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-sync",
+    "--disable-background-networking", "--disable-component-update", "--remote-debugging-pipe",
 )  # fmt: skip
 # The protocol wants its two ends at the descriptors 3 and 4.
 LAUNCHER = """

@@ -1,4 +1,4 @@
-"""The documentation site: it builds without a warning, its links lead somewhere, and a browser shows it without a network."""
+"""The documentation site: it builds without a warning, no link is broken, and a browser shows it without a network."""
 
 import os
 import subprocess

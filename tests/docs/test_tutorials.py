@@ -41,7 +41,8 @@ def follow(name: str, rheobase: Command, without: tuple[str, ...] = ()) -> tuple
     known: dict[str, Any] = {"__name__": name}
     printed = {"": ""}
     for kind, block in blocks(name):
-        if kind == "python" and not any(re.search(rf"^(import|from) {other}\b", block, re.MULTILINE) for other in without):
+        imported = re.findall(r"^(?:import|from) (\w+)", block, re.MULTILINE)
+        if kind == "python" and not {*imported} & {*without}:
             with quiet(), redirect_stdout(io.StringIO()) as out:  # other libraries may warn
                 exec(compile(block, f"{name}.md", "exec"), known)
             printed[""] += out.getvalue()

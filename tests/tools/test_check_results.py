@@ -71,7 +71,7 @@ def test_json_that_is_not_strict(root: Path) -> None:
 
 def test_a_result_without_its_record(root: Path) -> None:
     write_json(root / "results" / "old.json", {"environment": {}})
-    some = {name: 1 for name in ENTRIES - {"seed", "data"}}
+    some = dict.fromkeys(ENTRIES - {"seed", "data"}, 1)
     write_json(root / "results" / "part.json", {"record": some})
     assert list(results_faults(root)) == [
         Fault("results/old.json", "has no record of how it was made"),
@@ -94,7 +94,9 @@ def test_the_files_of_a_run_have_the_record_of_the_run(root: Path) -> None:
 
 
 def test_sources_that_nobody_committed(root: Path) -> None:
-    write_result(root / "results" / "new.json", {})  # the sources of this checkout, of which that repository knows nothing
+    write_result(
+        root / "results" / "new.json", {}
+    )  # the sources of this checkout, of which that repository knows nothing
     assert list(results_faults(root)) == [Fault("results/new.json", "no commit has its sources")]
     shutil.rmtree(root / ".git")  # without a history it cannot be told
     assert list(results_faults(root)) == []
@@ -122,7 +124,10 @@ def test_figures_that_stand_in_a_file(root: Path, words: str) -> None:
         ("It has 94.19 %.", ["94.19 %: its section names no file of results"]),
         ("It takes 613 s (`results/found.json`).", ["613 s: not in results/found.json"]),
         ("`results/found.json` has it:\n\n- 94.19 % and 28.5 us", ["28.5 us: not in results/found.json"]),
-        ("| network | accuracy |\n|---|---|\n| a | 3 |", ["a table of measurements that no tool writes: | network | accuracy |"]),
+        (
+            "| network | accuracy |\n|---|---|\n| a | 3 |",
+            ["a table of measurements that no tool writes: | network | accuracy |"],
+        ),
     ],
 )
 def test_figures_that_no_file_holds(root: Path, words: str, faults: list[str]) -> None:

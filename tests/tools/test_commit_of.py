@@ -6,8 +6,8 @@ import pytest
 
 from rheobase.files import write_json
 from rheobase.train.sources import tree_id
-from tests.repository import commit, new_repository
-from tools.commit_of import commits_of, describe
+from tests.repository import commit, git, new_repository
+from tools.commit_of import commits_of, describe, has_history
 
 FOLDERS = ("src", "tools")
 
@@ -63,3 +63,12 @@ def test_results_that_cannot_be_traced(repository: Path, tmp_path: Path) -> None
     write_json(tmp_path / "result.json", {"record": {"sources": {"src": "0" * 40}}})
     with pytest.raises(ValueError, match="is not a git repository"):
         describe(tmp_path / "result.json", tmp_path)
+
+
+def test_whether_all_commits_are_here(repository: Path, tmp_path: Path) -> None:
+    change(repository, "src/a.py", "one")
+    assert has_history(repository)
+    git(tmp_path, "clone", "--quiet", "--depth", "1", repository.as_uri(), "shallow")
+    assert not has_history(tmp_path / "shallow")
+    (tmp_path / "nothing").mkdir()
+    assert not has_history(tmp_path / "nothing")

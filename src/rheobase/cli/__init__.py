@@ -14,7 +14,6 @@ from rheobase.cli import analysis, compare, data, deploy, lists, train
 app = typer.Typer(
     help="Train deep spiking neural networks directly (STBP-tdBN).",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

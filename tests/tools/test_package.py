@@ -1,0 +1,47 @@
+"""What is wrong with an archive is seen before it is installed; `make test-package` installs both kinds."""
+
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tools import package
+
+
+def wheel(folder: Path, names: list[str]) -> Path:
+    path = folder / "rheobase-1-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        for name in names:
+            archive.writestr(name, "")
+    return path
+
+
+def test_the_data_of_the_package_belong_to_it() -> None:
+    names = package.package_files()
+    for needed in ("rheobase/py.typed", "rheobase/report/page.html", "rheobase/data/sets/digits.csv.gz"):
+        assert needed in names
+    assert [name for name in names if name.startswith("rheobase/deploy/networks/") and "weights.safetensors" in name]
+    assert not [name for name in names if name.endswith(".pyc")]
+
+
+def test_a_whole_archive_passes(tmp_path: Path) -> None:
+    package.check(wheel(tmp_path, package.package_files()))
+    sdist = tmp_path / "rheobase-1.tar.gz"
+    with tarfile.open(sdist, "w:gz") as archive:
+        for name in package.package_files():
+            archive.addfile(tarfile.TarInfo(f"rheobase-1/src/{name}"))
+    package.check(sdist)
+
+
+def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
+    names = [name for name in package.package_files() if not name.endswith("py.typed")]
+    with pytest.raises(ValueError, match=r"rheobase-1-py3-none-any\.whl lacks rheobase/py\.typed; see"):
+        package.check(wheel(tmp_path, names))
+
+
+def test_an_archive_that_is_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = wheel(tmp_path, package.package_files())
+    monkeypatch.setattr(package, "LARGEST", 100)
+    with pytest.raises(ValueError, match="MiB, more than 0; leave something out"):
+        package.check(path)

@@ -1,0 +1,48 @@
+"""The reference is whole: every command, setting and public name, each with its meaning."""
+
+from dataclasses import fields
+
+from typer.main import get_command
+
+from rheobase.cli import app
+from rheobase.recipes import RECIPES, Recipe
+from tools import reference
+
+
+def test_no_public_name_is_without_a_docstring() -> None:
+    assert [*reference.undocumented()] == []
+
+
+def test_a_missing_docstring_is_seen() -> None:
+    from rheobase import functional, kernels
+
+    text, functional.lif.__doc__ = functional.lif.__doc__, None
+    try:
+        assert [*reference.undocumented()] == ["rheobase.functional.lif"]
+    finally:
+        functional.lif.__doc__ = text
+    assert reference._has_text_below(kernels, "BACKENDS")
+    assert not reference._has_text_below(kernels, "annotations")
+
+
+def test_every_command_is_there_with_its_options() -> None:
+    page, parsed = reference.commands(), get_command(app).commands
+    assert reference.command_lines().keys() == parsed.keys()
+    for name, parameters in reference.command_lines().items():
+        assert f"\n## {name}\n" in page
+        flags = {flag for p in parsed[name].params for flag in p.opts if flag.startswith("--")}
+        assert {flag for p in parameters for flag in p.flags} == flags
+        assert [p.name for p in parameters] == [p.name for p in parsed[name].params]
+        assert all(p.meaning for p in parameters)
+    assert "| `--form` | `canonical`, `portable` | `canonical` |" in page
+    assert "| `--set` | KEY=VALUE; several times |  |" in page
+    assert "| `--seed` | whole number | `0` |" in page
+
+
+def test_every_recipe_and_setting_is_there() -> None:
+    recipes, settings = reference.recipes(), reference.all_settings()
+    assert all(f"\n## {name}\n" in recipes for name in RECIPES)
+    assert all(f"| `{field.name}` |" in settings for field in fields(Recipe) if field.name != "name")
+    assert "| `decay` | number | `0.25` |" in settings
+    assert "| `reset` | one of `hard`, `soft` | `hard` |" in settings
+    assert "| `timesteps` | whole number |  |" in settings
