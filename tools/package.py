@@ -1,6 +1,6 @@
 """Build the package, install it into an empty environment and use it there: python -m tools.package
 
-Both kinds of archive, wheel and sdist, one after the other. It needs the package `build`, and a place to install PyTorch from.
+Both kinds of archive, wheel and sdist. It needs the package `build`, and a place to install PyTorch from.
 """
 
 import subprocess
@@ -58,7 +58,7 @@ def contents(archive: Path) -> list[str]:
 
 
 def use(archives: list[Path], folder: Path) -> None:
-    """Install one archive after the other into a new environment in `folder`, and run commands away from the sources."""
+    """Install one archive after the other into a new environment in `folder`, and run commands away from here."""
     venv.create(folder / "venv", with_pip=True)
     python, rheobase = (folder / "venv" / "bin" / name for name in ("python", "rheobase"))
     pip = [python, "-m", "pip", "--disable-pip-version-check", "--quiet"]
