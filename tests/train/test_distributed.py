@@ -1,5 +1,6 @@
 """Several processes on one machine equal one process on the joined batch, in float64."""
 
+import gc
 import multiprocessing
 import os
 import signal
@@ -7,9 +8,11 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -21,6 +24,7 @@ from rheobase.models import resnet8
 from rheobase.nn import ReferenceSoma, ReluSoma, Soma
 from rheobase.recipes import Recipe
 from rheobase.train import checkpoint, distributed
+from rheobase.train.capture import CapturedStep, capture, release
 from rheobase.train.optimizers import make_optimizer
 from rheobase.train.runs import Run
 from rheobase.train.step import make_step
@@ -109,11 +113,13 @@ def test_two_processes_resume_in_the_middle_of_an_epoch_of_one(alone: Path, tmp_
     assert_runs_agree(alone, tmp_path / "run")
 
 
-def two_steps(network: nn.Module, images: Tensor, labels: Tensor, share: float, timesteps: int = 3) -> list[Tensor]:
+def two_steps(
+    network: nn.Module, images: Tensor, labels: Tensor, timesteps: int = 3, share: float = 1.0, **options: Any
+) -> list[Tensor]:
     """Loss sums of two steps on the same batch, then the gradients of the second."""
     r, device = recipe("lr=0.05"), images.device
     scaler = torch.amp.GradScaler(device.type, enabled=False)
-    step = make_step(network, make_optimizer(network, r, device), scaler, r, timesteps)
+    step = make_step(network, make_optimizer(network, r, device), scaler, r, timesteps, **options)
     losses = [step(images, labels, share)[0] for _ in range(2)]
     return [torch.stack(losses), *(p.grad for p in network.parameters() if p.grad is not None)]
 
@@ -138,9 +144,11 @@ def member_steps(
     images, labels = batch(cuts[-1])
     own = slice(cuts[rank], cuts[rank + 1])
     with distributed.team(CPU) as (team, _):
-        network = team.wrap(resnet8(soma=soma).double())
-        share = len(labels[own]) * world / len(labels)
-        torch.save(two_steps(network, images[own], labels[own], share, timesteps), folder / f"{rank}.pt")
+        network = resnet8(soma=soma).double()
+        summed = team.join(network, "joined")
+        share = len(labels[own]) / len(labels)
+        found = two_steps(network, images[own], labels[own], timesteps, share, summed=summed)
+        torch.save(found, folder / f"{rank}.pt")
 
 
 @pytest.mark.parametrize(
@@ -151,7 +159,7 @@ def member_steps(
 def test_losses_and_gradients_equal_one_process(tmp_path: Path, cuts: list[int]) -> None:
     run_team(member_steps, len(cuts) - 1, tmp_path, cuts)
     torch.manual_seed(5)
-    losses, *grads = two_steps(resnet8().double(), *batch(cuts[-1]), 1.0)
+    losses, *grads = two_steps(resnet8().double(), *batch(cuts[-1]))
     found = [torch.load(tmp_path / f"{rank}.pt") for rank in range(len(cuts) - 1)]
     torch.testing.assert_close(sum(member[0] for member in found), losses, **EXACT)
     for _, *others in found:
@@ -162,7 +170,7 @@ def test_losses_and_gradients_equal_one_process(tmp_path: Path, cuts: list[int])
 def test_a_neuron_of_ones_own_joins_its_statistics(tmp_path: Path) -> None:
     run_team(member_steps, 2, tmp_path, [0, 3, 20], ReferenceSoma)
     torch.manual_seed(5)
-    losses, *grads = two_steps(resnet8().double(), *batch(20), 1.0)
+    losses, *grads = two_steps(resnet8().double(), *batch(20))
     found = [torch.load(tmp_path / f"{rank}.pt") for rank in range(2)]
     torch.testing.assert_close(found[0][0] + found[1][0], losses, **EXACT)
     for _, *others in found:
@@ -178,7 +186,7 @@ def test_a_neuron_of_ones_own_joins_its_statistics(tmp_path: Path) -> None:
 def test_other_neurons_equal_one_process(tmp_path: Path, soma: Callable[..., Soma], timesteps: int) -> None:
     run_team(member_steps, 2, tmp_path, [0, 3, 20], soma, timesteps)
     torch.manual_seed(5)
-    losses, *grads = two_steps(resnet8(soma=soma).double(), *batch(20), 1.0, timesteps)
+    losses, *grads = two_steps(resnet8(soma=soma).double(), *batch(20), timesteps)
     found = [torch.load(tmp_path / f"{rank}.pt") for rank in range(2)]
     torch.testing.assert_close(found[0][0] + found[1][0], losses, **EXACT)
     for _, *others in found:
@@ -220,23 +228,40 @@ def test_one_process_dies_and_the_runs_go_on_under_torchrun(alone: Path, tmp_pat
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 
-@needs_gpu
-def test_on_a_gpu_a_process_of_an_nccl_team_takes_the_same_steps(tmp_path: Path) -> None:
-    device = torch.device("cuda", 0)
-    images, labels = (t.to(device) for t in batch(13))
-    torch.manual_seed(5)
-    expected = two_steps(resnet8().double().to(device), images, labels, 1.0)
-    torch.cuda.set_device(device)
+@pytest.fixture
+def group_of_one(tmp_path: Path) -> Iterator[dist.ProcessGroup]:
+    """Its steps are those of a group, though nobody else is in it."""
+    torch.cuda.set_device(0)
     dist.init_process_group("nccl", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
-    try:
+    assert dist.group.WORLD is not None
+    yield dist.group.WORLD
+    gc.collect()
+    dist.destroy_process_group()
+
+
+@needs_gpu
+@pytest.mark.parametrize("statistics", ["joined", "local"])
+def test_on_a_gpu_the_captured_step_of_a_group_is_the_eager_one_of_a_process(
+    group_of_one: dist.ProcessGroup, statistics: str
+) -> None:
+    device, r = torch.device("cuda", 0), recipe("lr=0.05", "momentum=0.9")
+    scaler = torch.amp.GradScaler("cuda", enabled=False)
+    results = []
+    for together in (False, True):
         torch.manual_seed(5)
-        team = distributed.Team(rank=0, world=2)  # joined as in a larger team, though nobody else is in the group
-        network = team.wrap(resnet8().double().to(device))
-        found = two_steps(network, images, labels, 1.0)
-        team.wait()
-    finally:
-        dist.destroy_process_group()
-    for own, other in zip(found, expected, strict=True):
+        network = resnet8().double().to(device)
+        summed = distributed.join(network, group_of_one, statistics) if together else nullcontext
+        step = make_step(network, make_optimizer(network, r, device), scaler, r, 3, summed=summed)
+        chosen = capture(step, device) if together else step
+        losses = []
+        for size in [13] * 6 + [11, 13]:  # one batch is smaller
+            images, labels = (t.to(device) for t in batch(size))
+            losses.append(chosen(images, labels, 1.0)[0])
+        assert not together or isinstance(chosen, CapturedStep)
+        assert not together or chosen.graph is not None, "it was not captured"
+        release(chosen)
+        results.append([torch.stack(losses), *network.state_dict().values()])
+    for own, other in zip(*results, strict=True):
         torch.testing.assert_close(own, other, **EXACT)
 
 
