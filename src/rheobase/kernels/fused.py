@@ -81,7 +81,7 @@ def statistics(xs: list[Tensor], backend: str) -> Tensor:
 
 @torch.library.custom_op("rheobase::join", mutates_args=())
 def join(everyone: Tensor, backend: str) -> Tensor:
-    """`group.joined`: the statistics of all members [members, 2n + 1, C] as one, the inverse of the number of values."""
+    """`group.joined`: statistics of all members [members, 2n + 1, C] as one, the number of values as its inverse."""
     return _backend(backend).join(everyone)
 
 

@@ -1,7 +1,7 @@
 """Statistics of a batch that the members of a process group hold in parts: one collective forward, one backward.
 
-They travel as one tensor [2n + 1, C]: means and variances of n branches, and in the last row the number of values behind
-them. The host never asks for that number, so that a CUDA graph can hold the step.
+They travel as one tensor [2n + 1, C]: means and variances of n branches, and in the last row the number of values
+behind them. The host never asks for that number, so that a CUDA graph can hold the step.
 """
 
 from collections.abc import Sequence
@@ -13,11 +13,13 @@ from torch import Tensor
 
 from rheobase.functional import Moments
 
+_all_gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)  # its name from torch 2.13 on
+
 
 def gathered(own: Tensor, group: dist.ProcessGroup) -> Tensor:
     """What every member holds, one after the other: [members, ...]."""
     everyone = own.new_empty(dist.get_world_size(group), *own.shape)
-    dist.all_gather_into_tensor(everyone.flatten(0, 1), own, group=group)
+    _all_gather(everyone.flatten(0, 1), own, group=group)
     return everyone
 
 
@@ -35,7 +37,7 @@ def joined(everyone: Tensor) -> Tensor:
 
 
 def joined_moments(xs: Sequence[Tensor], group: dist.ProcessGroup) -> Moments:
-    """`functional.moments` of what all members hold of every branch, [n, C] each, with derivatives through every part."""
+    """`functional.moments` of what all members hold of every branch, [n, C] each; differentiable in every part."""
     values = torch.stack([x.movedim(2, 0).flatten(1) for x in xs])
     mean = values.mean(2)
     var = (values - mean[..., None]).square().mean(2)
