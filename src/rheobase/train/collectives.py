@@ -1,19 +1,19 @@
 """What a step says to the other processes of its group, counted."""
 
-from collections import Counter
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-NAMES = {"allreduce_": "all_reduce", "_allgather_base_": "all_gather"}  # by those of torch's operators
+# torch's operators: what they do, and which argument holds what a process brings
+OPERATORS = {"allreduce_": ("all_reduce", 0), "_allgather_base_": ("all_gather", 1)}
 
 
 class Collective(NamedTuple):
     name: str
     bytes: int
-    """Of its result in one process."""
+    """That one process brings."""
 
 
 class Collectives(TorchDispatchMode):
@@ -25,12 +25,10 @@ class Collectives(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         if func.namespace == "c10d":
-            name = func._schema.name.removeprefix("c10d::")
-            self.calls.append(Collective(NAMES.get(name, name), sum(t.nbytes for t in _tensors(args[0]))))
+            operator = func._schema.name.removeprefix("c10d::")
+            name, place = OPERATORS.get(operator, (operator, 0))
+            self.calls.append(Collective(name, sum(t.nbytes for t in _tensors(args[place]))))
         return func(*args, **(kwargs or {}))
-
-    def counts(self) -> dict[str, int]:
-        return dict(Counter(call.name for call in self.calls))
 
 
 def _tensors(value: Tensor | Iterable[Tensor]) -> Iterable[Tensor]:
