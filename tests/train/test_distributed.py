@@ -427,9 +427,11 @@ def test_on_a_gpu_the_host_never_waits_in_a_step_of_a_group(group_of_one: dist.P
     step(images, labels, 1.0)
     torch.cuda.set_sync_debug_mode("error")
     try:
-        step(images, labels, 0.5)
+        with Collectives() as seen:
+            step(images, labels, 0.5)
     finally:
         torch.cuda.set_sync_debug_mode("default")
+    assert len(seen.calls) == 2 * 7 + 1
 
 
 @needs_gpu
