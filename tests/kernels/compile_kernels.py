@@ -82,10 +82,13 @@ def main(architectures: list[int]) -> None:
         xs = [x.unflatten(0, (steps, 2)) for x in xs]
         decays = None if decay is None else torch.full((128,), decay)
         neurons = Neurons(*(torch.ones(branches, 128) for _ in range(4)), decays, constants)
-        launchers.statistics(xs)
+        found = launchers.statistics(xs)
+        for members in (1, 8):
+            launchers.join(found.expand(members, -1, -1).contiguous())
         grad = launchers.forward(xs, neurons)
         sums = launchers.backward_sums(grad, xs, neurons)
         launchers.backward_inputs(grad, xs, neurons, sums[: 1 + branches], 32.0 * steps, ())
+        launchers.backward_inputs(grad, xs, neurons, sums[: 1 + branches], 1.0, ())  # as in a process group
 
 
 if __name__ == "__main__":

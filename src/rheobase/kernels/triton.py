@@ -115,10 +115,9 @@ def _tensors(neurons: Neurons) -> list[Tensor | None]:
 
 
 @on_device_of_first
-def statistics(xs: list[Tensor]) -> tuple[Tensor, Tensor]:
-    dtype = torch.promote_types(xs[0].dtype, torch.float32)
-    mean = torch.empty(len(xs), xs[0].shape[2], dtype=dtype, device=xs[0].device)
-    var = torch.empty_like(mean)
+def statistics(xs: list[Tensor]) -> Tensor:
+    dtype, n = torch.promote_types(xs[0].dtype, torch.float32), len(xs)
+    found = torch.empty(2 * n + 1, xs[0].shape[2], dtype=dtype, device=xs[0].device)
     for branch, x in enumerate(map(one_step_if_static, xs)):
         layout = _Layout.of(x)
         x = layout.fit(x)
@@ -132,11 +131,22 @@ def statistics(xs: list[Tensor]) -> tuple[Tensor, Tensor]:
             T=steps, SEGMENT=_segment(steps), PIXELS=layout.pixels, ACC=_accumulator(dtype), **tile,
         )  # fmt: skip
         kernels.join_statistics_kernel[(triton.cdiv(layout.channels, 4),)](
-            partial, shifts, mean[branch], var[branch], layout.rows, layout.channels, steps, grid[0],
+            partial, shifts, found[branch], found[n + branch], found[2 * n],
+            layout.rows, layout.channels, steps, xs[0].shape[0] // steps, grid[0],
             ACC=_accumulator(dtype), ROWS=tile["ROWS"], PROGRAMS=triton.next_power_of_2(grid[0]), CHANNELS=4,
             num_warps=8,
         )  # fmt: skip
-    return mean, var
+    return found
+
+
+@on_device_of_first
+def join(everyone: Tensor) -> Tensor:
+    members, rows, channels = everyone.shape
+    found = torch.empty_like(everyone[0])
+    kernels.join_members_kernel[(triton.cdiv(channels, 128), rows // 2)](
+        everyone, found, members, channels, BRANCHES=rows // 2, CHANNELS=128, num_warps=4
+    )
+    return found
 
 
 @on_device_of_first

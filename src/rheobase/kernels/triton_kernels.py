@@ -177,10 +177,13 @@ def _rows_of_program(program, programs, rows, ROWS: tl.constexpr):
 
 @triton.jit
 def join_statistics_kernel(
-    partial, shifts, mean, var, rows, channels, steps, programs,
+    partial, shifts, mean, var, number, rows, channels, steps, repeats, programs,
     ACC: tl.constexpr, ROWS: tl.constexpr, PROGRAMS: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
-    """Join the programs' means (relative to the shift) and squared deviations (Chan et al. 1979)."""
+    """Join the programs' means (relative to the shift) and squared deviations (Chan et al. 1979).
+
+    The number of values counts a static input at all steps that it is repeated.
+    """
     column = tl.program_id(0) * CHANNELS + tl.arange(0, CHANNELS)
     existing = column < channels
     i = tl.arange(0, PROGRAMS)
@@ -193,6 +196,35 @@ def join_statistics_kernel(
     spread = tl.load(at + channels, mask, other=0) + count * (offset - joined[None, :]) * (offset - joined[None, :])
     tl.store(mean + column, tl.load(shifts + column, existing, other=0) + joined, existing)
     tl.store(var + column, tl.sum(tl.where(mask, spread, 0.0), 0) / total, existing)
+    tl.store(number + column, tl.zeros((CHANNELS,), ACC) + total * repeats, existing)
+
+
+@triton.jit
+def join_members_kernel(everyone, joined, members, channels, BRANCHES: tl.constexpr, CHANNELS: tl.constexpr):
+    """Statistics of all members of a process group as one: `group.joined`, for one branch and a block of channels."""
+    column = tl.program_id(0) * CHANNELS + tl.arange(0, CHANNELS)
+    branch = tl.program_id(1)
+    existing = column < channels
+    size = (2 * BRANCHES + 1) * channels
+    means = everyone + branch * channels + column
+    variances = means + BRANCHES * channels
+    numbers = everyone + 2 * BRANCHES * channels + column
+    total = tl.zeros((CHANNELS,), everyone.dtype.element_ty)
+    mean = tl.zeros((CHANNELS,), everyone.dtype.element_ty)
+    for member in range(members):
+        number = tl.load(numbers + member * size, existing, other=1)
+        total += number
+        mean += number * tl.load(means + member * size, existing, other=0)
+    mean /= total
+    spread = tl.zeros((CHANNELS,), everyone.dtype.element_ty)
+    for member in range(members):
+        deviation = tl.load(means + member * size, existing, other=0) - mean
+        number = tl.load(numbers + member * size, existing, other=1)
+        spread += number * (tl.load(variances + member * size, existing, other=0) + deviation * deviation)
+    out = joined + branch * channels + column
+    tl.store(out, mean, existing)
+    tl.store(out + BRANCHES * channels, spread / total, existing)
+    tl.store(joined + 2 * BRANCHES * channels + column, 1 / total, existing)
 
 
 @triton.jit

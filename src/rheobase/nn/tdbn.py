@@ -96,15 +96,16 @@ class TdBN(nn.Module):
 
     def _batch_moments(self, xs: Sequence[Tensor]) -> Moments:
         """Those of the batch, which the running ones follow."""
-        group = self.group
-        pairs = [functional.moments(x) if group is None else kernels.joined_moments(x, group) for x in xs]
-        mean, var = (torch.stack(values) for values in zip(*pairs, strict=True))
+        if self.group is not None:
+            mean, var = kernels.joined_moments(xs, self.group)
+        else:
+            mean, var = (torch.stack(values) for values in zip(*map(functional.moments, xs), strict=True))
         self._follow(mean, var)
         return mean, var
 
     @torch.no_grad()
     def _follow(self, mean: Tensor, var: Tensor) -> None:
-        """Move the running statistics towards these; in place, since DDP and CUDA graphs keep the tensors."""
+        """Move the running statistics towards these; in place, since CUDA graphs keep the tensors."""
         self.running_mean.lerp_(mean.to(self.running_mean.dtype), self.momentum)
         self.running_var.lerp_(var.to(self.running_var.dtype), self.momentum)
 

@@ -100,6 +100,8 @@ class Recipe:
     """Arithmetic of the step."""
     memory: Literal["speed", "packed", "recompute"] = "speed"
     """What is kept for the backward pass: all, spikes as bits, or as little as possible; gradients are the same."""
+    statistics: Literal["joined", "local"] = "joined"
+    """Of several processes, tdBN normalises by the images of all together, or each by its own."""
     evaluate_every: int = 1
     """Epochs between two evaluations; the last epoch is always evaluated."""
     seed: int = 0

@@ -1,6 +1,7 @@
 """One optimiser step, as a plain function of a batch: no host synchronisation, so that it can be captured."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from math import cos, pi
 
 import torch
@@ -50,8 +51,9 @@ def make_step(
     average: nn.Module | None = None,
     loss: plugins.Part | None = None,
     classes: int | None = None,
+    summed: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Step:
-    """`share` weighs a process's part of a global batch against the others' (1 when they are equal).
+    """`share` is that of the batch in the batch of all processes, whose gradients `summed` adds up.
 
     With `classes` the logits are checked to be of so many.
     """
@@ -69,7 +71,8 @@ def make_step(
             )
         value = loss_of(logits, labels, recipe, loss)
         optimizer.zero_grad()
-        scaler.scale(value * share).backward()
+        with summed():
+            scaler.scale(value * share).backward()
         scaler.unscale_(optimizer)
         norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
         scaler.step(optimizer)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from rheobase.data.feed import Feed
 from rheobase.train import checkpoint
 from rheobase.train.best import Best
-from rheobase.train.capture import capture
+from rheobase.train.capture import capture, release
 from rheobase.train.checkpoint import Checkpoint, Tensors
 from rheobase.train.distributed import Team
 from rheobase.train.evaluation import evaluate
@@ -61,10 +61,10 @@ class Trainer:
         recipe = self.recipe
         self.network = network.to(device, feed.dtype)
         freeze(self.network, recipe)
+        self.summed = team.join(self.network, recipe.statistics)
         self.average = copy.deepcopy(self.network) if recipe.average else None
         self.optimizer = make_optimizer(self.network, recipe, device, parts.optimizer)
         self.scaler = torch.amp.GradScaler(device.type, enabled=recipe.precision == "fp16")
-        self.forward = team.wrap(self.network)
         self.best = Best(run, part_bytes) if team.leads and run.best.is_dir() else None
         self.step = 0
         self.began, self.before = began, 0.0  # before: seconds that earlier processes worked on this run
@@ -94,10 +94,11 @@ class Trainer:
                 self.run.interrupted = interrupted.is_set()
         finally:
             self.reporter.stop()
+            release(step)
 
     def _make_step(self, timesteps: int) -> Step:
         step = make_step(
-            self.forward,
+            self.network,
             self.optimizer,
             self.scaler,
             self.recipe,
@@ -105,8 +106,9 @@ class Trainer:
             self.average,
             loss=self.parts.loss,
             classes=len(self.feed.info.classes),
+            summed=self.summed,
         )
-        return capture(step, self.device) if self.team.world == 1 else step
+        return capture(step, self.device, self.team.all_agree)
 
     def _epoch(self, epoch: int, step: Step, interrupted: threading.Event) -> None:
         steps, started = self.feed.steps, time.monotonic()
@@ -114,8 +116,7 @@ class Trainer:
         train_mode(self.network, self.recipe)
         for images, labels, share in self.feed.training(epoch, first=self.step - epoch * steps):
             set_learning_rate(self.optimizer, learning_rate(self.recipe, self.step / steps))
-            weight = () if self.team.world == 1 else (share,)
-            self.totals[:3] += torch.stack(step(images, labels, *weight))
+            self.totals[:3] += torch.stack(step(images, labels, share))
             self.totals[3] += len(labels)
             self.step += 1
             if interrupted.is_set() and self.step < (epoch + 1) * steps:
@@ -126,6 +127,8 @@ class Trainer:
                 loss, correct, _, seen = self.totals.tolist()
                 speed = self.team.world * (seen - seen_before) / (time.monotonic() - started)
                 self.reporter.step(self.step, loss / seen, correct / seen, speed)
+        for network in dict.fromkeys((self.network, self.result)):  # in the same order in all processes
+            self.team.average_buffers(network, self.recipe.statistics)
         self.totals.copy_(self.team.sum(self.totals))
         self._check_finite(float(self.totals[0]))
         row = self._row(epoch, seen_before, started)
