@@ -64,6 +64,7 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
                     train={file: md5(folder / file) for file in layout.train},
                     test={file: md5(folder / file) for file in layout.test},
                     archive_md5=md5(archive),
+                    names_md5=md5(folder / layout.names),
                 )
             )
         monkeypatch.setitem(cifar.LAYOUTS, name, tuple(changed))

@@ -26,6 +26,10 @@ INDEX = "index.safetensors"
 SHARD = 2**28  # bytes after which a new one begins
 VERSION = 1
 SPLITS = ("train", "val")
+DAMAGE = (
+    SafetensorError, JSONDecodeError, KeyError, TypeError, IndexError, RuntimeError, UnicodeDecodeError,
+    AttributeError, OverflowError, RecursionError,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -133,7 +137,7 @@ def read_index(path: Path) -> Listings:
         train, test = (_listing(split, tensors, archives, len(classes)) for split in SPLITS)
     except OSError as error:
         raise ValueError(f"cannot read {path}: {error.strerror or error}; pack the images again") from None
-    except (SafetensorError, JSONDecodeError, KeyError, TypeError, IndexError, RuntimeError, UnicodeDecodeError):
+    except DAMAGE:
         raise ValueError(f"{path} is damaged; pack the images again") from None
     return classes, train, test
 
@@ -146,16 +150,21 @@ def _listing(split: str, tensors: dict[str, Tensor], archives: Sequence[Path], c
         raise IndexError
     if len(beyond := (offset + size > ends[number]).nonzero()):
         raise ValueError(f"{archives[int(number[beyond[0, 0]])]} is shorter than its index says; copy it again")
-    names = bytes(tensors[f"{split}.names"].tolist()).decode().split("\0") if len(label) else []
+    names = tensors[f"{split}.names"].to(torch.uint8).numpy().tobytes().decode().split("\0") if len(label) else []
+    if {values.shape for values in (number, offset, size, label)} != {(len(names),)}:
+        raise IndexError
     rows = zip(number.tolist(), names, offset.tolist(), size.tolist(), strict=True)
     return Listing([Member(archives[i], name, o, s) for i, name, o, s in rows], label)
 
 
 def held_out(path: Path) -> int:
     """Every which image was taken for testing when the index at `path` was written; 0 for a split that was given."""
-    with safe_open(path, "pt") as file:
-        number = loads(file.metadata()["about"]).get("held_out")
-    if type(number) is not int:
+    try:
+        with safe_open(path, "pt") as file:
+            number = loads(file.metadata()["about"]).get("held_out")
+    except DAMAGE:
+        number = None
+    if type(number) is not int or not 0 <= number < 2**31:
         raise ValueError(f"{path} is damaged; pack the images again")
     return number
 

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from rheobase import functional, kernels
+from rheobase.deploy.pairs import LARGEST_INPUT
 
 INPUT, OUTPUT = "input", "output"  # of the network itself
-LARGEST_INPUT = 511  # of a quantised network that does not say it: signed, 10 bits
 State = dict[str, Tensor]  # the potential after reset [N, C, ...] of every layer of neurons
 
 

@@ -129,7 +129,7 @@ def other_outputs(model):
     [
         (other_operator, "operators of others: ConstantOfShape"),
         (foreign_storage, "stored in another file"),
-        (huge_padding, "a padding of 1073741824"),
+        (huge_padding, "a size of a Pad: expected a whole number from 0 to 1024, got 1073741824"),
         (other_outputs, "not those of a deployed network"),
     ],
 )
