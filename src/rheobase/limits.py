@@ -5,7 +5,6 @@ place of the half GiB.
 """
 
 import os
-from math import ceil
 
 VARIABLE = "RHEOBASE_FILE_MEMORY"
 MIB = 2**20
@@ -24,7 +23,8 @@ def allowed(size: int) -> int:
 def check(needed: int, size: int, what: str) -> None:
     """Raise a ValueError if a file of `size` bytes asks for more than it may; `what` it is of it that does."""
     if needed > allowed(size):
+        wanted = -(-needed // MIB)
         raise ValueError(
-            f"{what} would take {ceil(needed / MIB)} MiB of memory, a file of this size may take "
-            f"{allowed(size) // MIB}; if you trust it, set {VARIABLE}={ceil(needed / MIB)}"
+            f"{what} would take {wanted} MiB of memory, a file of this size may take {allowed(size) // MIB}; "
+            f"if you trust it, set {VARIABLE}={wanted}"
         )

@@ -47,6 +47,7 @@ def members(archive: Path, inside: Member | None = None) -> Iterator[Member]:
     with open_plain(archive) as file:
         source: BinaryIO = file if inside is None else _Part(file, inside)  # type: ignore[assignment]
         begin = 0 if inside is None else inside.offset
+        stop = os.fstat(file.fileno()).st_size if inside is None else begin + inside.size
         try:
             with tarfile.open(fileobj=source, mode="r:") as tar:
                 at = -1
@@ -54,6 +55,8 @@ def members(archive: Path, inside: Member | None = None) -> Iterator[Member]:
                     if tar.offset <= at:  # a size below 0, at which it would go round for ever
                         raise tarfile.ReadError("it leads back into itself")
                     at = tar.offset
+                    if begin + entry.offset_data + max(0, entry.size) > stop:
+                        raise tarfile.ReadError(f"{entry.name[:60]!r} is cut short")
                     tar.members = []  # type: ignore[attr-defined]  # it would keep a million of them
                     if entry.isreg() and not entry.issparse():
                         yield Member(archive, entry.name, begin + entry.offset_data, entry.size)

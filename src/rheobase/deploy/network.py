@@ -178,6 +178,8 @@ class Network(nn.Module):
             known.add(name)
         if not nodes:
             raise ValueError("expected at least one node, got none")
+        if len(types := {str(p.dtype).removeprefix("torch.") for p in self.parameters()}) > 1:
+            raise ValueError(f"expected weights of one type, got {', '.join(sorted(types))}; convert them first")
 
     @property
     def integer(self) -> bool:

@@ -347,6 +347,8 @@ def load_network(run: Run) -> nn.Module:
     first, _ = next(network.named_parameters())
     try:
         network.to(weights[first].dtype).load_state_dict(weights)
-    except (KeyError, RuntimeError):
+    except (KeyError, RuntimeError, TypeError):
         raise ValueError(f"the weights in {run.checkpoints} are not of the network in its recipe.json") from None
+    except ValueError as error:
+        raise ValueError(f"{run.checkpoints}: {error}") from None
     return network.eval()

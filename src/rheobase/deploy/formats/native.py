@@ -96,8 +96,6 @@ def _network(header: dict[str, str], tensors: dict[str, Tensor]) -> Network:
                 raise ValueError(f"{name}.{key} holds other things than finite numbers")
         nodes[name] = _node(node["kind"], node["options"], **own)
         inputs[name] = node["inputs"]
-    if len({p.dtype for node in nodes.values() for p in node.parameters()}) > 1:
-        raise ValueError("its weights are of several types")
     input_unit, logit_unit, *more = parse_json(header["units"])
     (largest,) = more or [LARGEST_INPUT]
     units = [unit for unit in (input_unit, logit_unit) if unit is not None]
