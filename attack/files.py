@@ -9,25 +9,26 @@ import selectors
 import signal
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from attack.report import Report
 from attack.targets import targets
-from attack.worker import write_files
+from attack.worker import GOOD, KEPT, keep, work_of, write_files
 
 SHORT, FULL = 4_000, 50_000  # files
 PATIENCE = 60.0  # seconds of silence after which a process hangs; those that are slow say so themselves
-GOOD = ("read", "refused")
 
 
 @dataclass
 class _Worker:
     process: "subprocess.Popen[bytes]"
     step: int
-    case: dict[str, Any]
+    folder: Path
+    """Where it works."""
+    case: dict[str, Any] = field(default_factory=dict)
     """The last one that it has told of."""
     rest: bytes = b""
     """The beginning of a line."""
@@ -78,7 +79,7 @@ def _start(selector: selectors.BaseSelector, originals: Path, seed: int, cases: 
         [sys.executable, "-m", "attack.worker", *arguments], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     )
     assert process.stdout is not None
-    selector.register(process.stdout, selectors.EVENT_READ, _Worker(process, cases[2], {}))
+    selector.register(process.stdout, selectors.EVENT_READ, _Worker(process, cases[2], work_of(originals, cases[0])))
 
 
 def _listen(report: Report, worker: _Worker, content: bytes, seed: int) -> None:
@@ -102,6 +103,7 @@ def _ended(report: Report, worker: _Worker, seed: int, *, hangs: bool) -> int | 
         raise RuntimeError("a process of the attack does not start; run `python -m attack.worker --help`")
     if "outcome" not in worker.case:
         reason = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        keep(worker.folder / worker.case["target"], seed, worker.case["case"])
         _note(report, worker.case | {"outcome": "hang: no answer" if hangs else f"crash: {reason}"}, seed)
     return worker.case["case"] + worker.step
 
@@ -110,4 +112,5 @@ def _note(report: Report, case: dict[str, Any], seed: int) -> None:
     outcome = case["outcome"]
     report.count(case["target"], outcome.partition(":")[0])
     if outcome not in GOOD:
-        report.problems.append(f"case {case['case']} of seed {seed}, {case['target']}: {outcome}")
+        kept = KEPT / f"{seed}-{case['case']}"
+        report.problems.append(f"{case['target']}: {outcome}; its files are in {kept}")

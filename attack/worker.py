@@ -7,6 +7,7 @@ import argparse
 import json
 import os
 import resource
+import shutil
 import sys
 import time
 import traceback
@@ -23,6 +24,8 @@ from rheobase import limits
 
 ADDRESSES = 16 * 2**30  # bytes: a reader beyond this has failed, and shall not take the machine with it
 SLOW = 5.0  # seconds
+GOOD = ("read", "refused")
+KEPT = Path("runs/attack")
 STATUS = Path("/proc/self/status")
 
 
@@ -39,7 +42,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     resource.setrlimit(resource.RLIMIT_AS, (ADDRESSES, ADDRESSES))
     known = [(target, read_files(chosen.originals / target.name)) for target in targets()]
-    work = chosen.originals.parent / f"case-{chosen.cases[0]}"
+    work = work_of(chosen.originals, chosen.cases[0])
     for number in range(*chosen.cases):
         target, originals = known[number % len(known)]
         print(json.dumps({"case": number, "target": target.name}), file=told)
@@ -56,8 +59,15 @@ def main() -> None:
             outcome = f"memory: {grown // 2**20} MiB for a file of {size} bytes"
         elif seconds > SLOW:
             outcome = f"slow: {seconds:.1f} s"
+        if outcome not in GOOD:
+            keep(folder, chosen.seed, number)
         found = {"outcome": outcome, "file": name, "grown": grown}
         print(json.dumps({"case": number, "target": target.name} | found), file=told)
+
+
+def work_of(originals: Path, first: int) -> Path:
+    """The folder of the process that begins with case `first`."""
+    return originals.parent / f"from-{first}"
 
 
 def attempt(target: Target, folder: Path, *, show: bool = False) -> tuple[str, int, float]:
@@ -86,6 +96,11 @@ def judged(error: Exception, folder: Path) -> str:
     if str(folder) not in text and not any(path.name in text for path in folder.rglob("*")):
         return f"unnamed: {type(error).__name__}: {text[:200]!r}"
     return "refused"
+
+
+def keep(folder: Path, seed: int, number: int) -> None:
+    """A copy of the files of a case that broke a promise."""
+    shutil.copytree(folder, KEPT / f"{seed}-{number}", dirs_exist_ok=True)
 
 
 def read_files(folder: Path) -> dict[str, bytes]:

@@ -14,8 +14,8 @@ ROOT = Path(rheobase.__file__).parent
 
 # What each room may use beside itself: every room above it in this list, but for those named here.
 ROOMS = (
-    "extras", "files", "limits", "plugins", "functional", "kernels", "nn", "models", "recipes", "data", "deploy", "analysis",
-    "train", "tasks", "report", "paper", "cli", "__main__",
+    "extras", "files", "limits", "plugins", "functional", "kernels", "nn", "models", "recipes", "data", "deploy",
+    "analysis", "train", "tasks", "report", "paper", "cli", "__main__",
 )  # fmt: skip
 STRANGERS: dict[str, set[str]] = {
     "functional": {"extras", "files", "limits", "plugins"},

@@ -19,7 +19,10 @@ from rheobase.data.shards import pack
 
 BLOCK = 512
 FIELDS = ((0, 100), (100, 8), (124, 12), (136, 12), (156, 1), (157, 100), (257, 8), (345, 155))  # of a header
-VALUES = (b"\0", b"7" * 11, b"-1", b"\x80" + b"\xff" * 10, b"\xff" * 12, b"x", b"L", b"K", b"g", b"S", b"../../x", b"/dev/zero")
+VALUES = (
+    b"\0", b"7" * 11, b"-1", b"\x80" + b"\xff" * 10, b"\xff" * 12, b"x", b"L", b"K", b"g", b"S", b"../../x",
+    b"/dev/zero",
+)  # fmt: skip
 
 
 def tar_file(content: bytes, random: Random) -> bytes:

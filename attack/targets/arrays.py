@@ -4,7 +4,6 @@ import gzip
 import io
 import zipfile
 from functools import partial
-from pathlib import Path
 from random import Random
 from struct import pack
 
@@ -20,9 +19,14 @@ from rheobase.data.sets.nmnist import read_arrays
 from tests.data import recordings
 
 INFO = DataInfo(name="digits", classes=("a", "b"), channels=1, size=8, mean=(0.0,), std=(1.0,))
-SHAPES = ("()", "(0,)", "(8,)", "(1, 8, 8)", "(-1,)", "(2**20,)", "(1048576, 1048576)", "(4294967296,)", "8", "(1.5,)",
-          "(99999999999999999999999,)", "('a',)", "(True,)", "(0, 99999999999999999999)")  # fmt: skip
-TYPES = ("|u1", "<f4", "<f8", ">i2", "<f2", "|b1", "|O", "<U9", "|V0", "|V99999999", "<c16", "<M8[s]", "x", "", "<i4,<f8", "|S0")
+SHAPES = (
+    "()", "(0,)", "(8,)", "(1, 8, 8)", "(-1,)", "(2**20,)", "(1048576, 1048576)", "(4294967296,)", "8", "(1.5,)",
+    "(99999999999999999999999,)", "('a',)", "(True,)", "(0, 99999999999999999999)",
+)  # fmt: skip
+TYPES = (
+    "|u1", "<f4", "<f8", ">i2", "<f2", "|b1", "|O", "<U9", "|V0", "|V99999999", "<c16", "<M8[s]", "x", "", "<i4,<f8",
+    "|S0",
+)  # fmt: skip
 
 
 def npy_file(content: bytes, random: Random) -> bytes:
@@ -31,7 +35,8 @@ def npy_file(content: bytes, random: Random) -> bytes:
     body = content[10 + length :]
     shape, kind = random.choice((*SHAPES, "(1, 8, 8)")), random.choice((*TYPES, "<f4"))
     header = f"{{'descr': '{kind}', 'fortran_order': {random.choice(('True', 'False', '2'))}, 'shape': {shape}, }}"
-    text = random.choice((header, header, header, "(" * 5000, "{" + header * 3, header[:-9])).encode().ljust(117) + b"\n"
+    chosen = random.choice((header, header, header, "(" * 5000, "{" + header * 3, header[:-9]))
+    text = chosen.encode().ljust(117) + b"\n"
     return b"\x93NUMPY" + random.choice((b"\1\0", b"\2\0", b"\3\0", b"\1\0")) + pack("<H", len(text)) + text + body
 
 
@@ -73,7 +78,8 @@ def _idx() -> dict[str, bytes]:
     for part, n in (("train", 7), ("t10k", 5)):
         images = pack(">4B3I", 0, 0, 8, 3, n, 28, 28) + random.integers(0, 256, n * 784, np.uint8).tobytes()
         labels = pack(">4BI", 0, 0, 8, 1, n) + random.integers(0, 10, n, np.uint8).tobytes()
-        found |= {f"{part}-images-idx3-ubyte.gz": gzip.compress(images), f"{part}-labels-idx1-ubyte.gz": gzip.compress(labels)}
+        found[f"{part}-images-idx3-ubyte.gz"] = gzip.compress(images, mtime=0)
+        found[f"{part}-labels-idx1-ubyte.gz"] = gzip.compress(labels, mtime=0)
     return found
 
 

@@ -47,7 +47,7 @@ def _written(module: Any, made: Network, name: str) -> dict[str, bytes]:
     with TemporaryDirectory() as folder:
         path = Path(folder) / name
         module.write(made, path, (1, SIDE, SIDE))
-        return {name: path.read_bytes()}
+        return {name: same_header(path.read_bytes()) if module is native else path.read_bytes()}
 
 
 @torch.no_grad()
@@ -61,6 +61,13 @@ def run(folder: Path) -> None:
     found(x, stated.recipe.timesteps if x.ndim == 4 else None)
     if path.suffix == nir.SUFFIX:
         simulate(read_graph(path), x.numpy().reshape(-1, *stated.data.shape)[0], 1)
+
+
+def same_header(content: bytes) -> bytes:
+    """A safetensors file whose header is the same whenever it is written."""
+    (length,) = unpack_from("<Q", content)
+    text = json.dumps(json.loads(content[8 : 8 + length]), sort_keys=True).encode()
+    return pack("<Q", len(text)) + text + content[8 + length :]
 
 
 def safetensors_file(content: bytes, random: Random) -> bytes:
@@ -188,7 +195,8 @@ def _change_dataset(h5py: Any, file: Any, name: str, random: Random) -> None:
         file[name] = flat[: int(np.prod(shape))].reshape(shape)
     else:
         del file[name]
-        file[name] = random.choice(("LIF", "Conv2d", "Input", "Output", "Flatten", "", "\x1b[1m", 1.5, "[" * 100_000, "NaN"))
+        texts = ("LIF", "Conv2d", "Input", "Output", "Flatten", "", "\x1b[1m", 1.5, "[" * 100_000, "NaN")
+        file[name] = random.choice(texts)
 
 
 def state(folder: Path) -> None:
@@ -215,7 +223,9 @@ TARGETS = (
         run,
         {".safetensors": safetensors_file},
     ),
-    Target("ONNX", lambda: _written(onnx, network(), "net.onnx"), run, {".onnx": onnx_file}, needs=("onnx", "onnxruntime")),
+    Target(
+        "ONNX", lambda: _written(onnx, network(), "net.onnx"), run, {".onnx": onnx_file}, needs=("onnx", "onnxruntime")
+    ),
     Target("NIR", lambda: _written(nir, network(), "net.nir"), run, {".nir": nir_file}, needs=("h5py", "nir")),
     Target("checkpoint of others", _torch_file, state, {".pt": damaged}),
 )

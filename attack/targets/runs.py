@@ -58,9 +58,8 @@ def weights(folder: Path) -> None:
 def sums(folder: Path) -> None:
     """Let the sums of every checkpoint agree with its files."""
     for path in (folder / "checkpoints").iterdir():
-        lines = [
-            f"{hashlib.sha256(p.read_bytes()).hexdigest()}  {p.name}\n" for p in sorted(path.iterdir()) if p.name != SUMS
-        ]
+        files = (file for file in sorted(path.iterdir()) if file.name != SUMS)
+        lines = [f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.name}\n" for file in files]
         (path / SUMS).write_text("".join(lines))
 
 

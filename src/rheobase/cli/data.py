@@ -114,7 +114,8 @@ def _print_recording(file: Path, seen: "Summary", gap: float) -> None:
 
     from rheobase.report.shades import bars, shaded
 
-    console.print(f"{one_line(str(file))}: {seen.events} events in {seen.seconds:.3f} s, sensor of {seen.width} x {seen.height}")
+    sensor = f"sensor of {seen.width} x {seen.height}"
+    console.print(f"{one_line(str(file))}: {seen.events} events in {seen.seconds:.3f} s, {sensor}")
     if seen.events < 2:
         console.print("  too few to say more\n")
         return

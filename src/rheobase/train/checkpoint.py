@@ -8,6 +8,7 @@ joins again.
 import hashlib
 import json
 import os
+import re
 import shutil
 import warnings
 from collections.abc import Iterator
@@ -129,7 +130,8 @@ def _steps(folder: Path) -> list[Path]:
     """Newest first."""
     if not folder.is_dir():
         return []
-    return sorted((p for p in folder.iterdir() if p.name.isascii() and p.name.isdecimal() and len(p.name) < 20), key=lambda p: int(p.name), reverse=True)
+    found = (p for p in folder.iterdir() if re.fullmatch("[0-9]{1,18}", p.name))
+    return sorted(found, key=lambda p: int(p.name), reverse=True)
 
 
 def _plain(tensors: Tensors) -> Tensors:

@@ -4,7 +4,7 @@ import gzip
 import zlib
 from math import prod
 from pathlib import Path
-from typing import IO
+from typing import BinaryIO
 
 import numpy as np
 import torch
@@ -66,7 +66,7 @@ def read_idx(path: Path) -> Tensor:
         raise ValueError(f"cannot read {path}: {first_line(error)}; get the official file again") from None
 
 
-def _idx(file: IO[bytes], path: Path) -> Tensor:
+def _idx(file: BinaryIO | gzip.GzipFile, path: Path) -> Tensor:
     start = file.read(4)
     dimensions = start[3] if start[:3] == b"\0\0\x08" and len(start) > 3 else 0
     sizes = file.read(4 * dimensions)

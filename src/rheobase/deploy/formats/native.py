@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from rheobase.deploy.convolution import convolution
-from rheobase.deploy.network import LARGEST_INPUT, LIF, Network, Scale, linear
-from rheobase.deploy.pairs import pair, whole
+from rheobase.deploy.network import LIF, Network, Scale, linear
+from rheobase.deploy.pairs import LARGEST_INPUT, pair, whole
 from rheobase.deploy.quantize import in_units, int8_unit
 from rheobase.files import atomic_write, first_line, parse_json
 
@@ -98,15 +98,20 @@ def _network(header: dict[str, str], tensors: dict[str, Tensor]) -> Network:
         inputs[name] = node["inputs"]
     input_unit, logit_unit, *more = parse_json(header["units"])
     (largest,) = more or [LARGEST_INPUT]
-    units = [unit for unit in (input_unit, logit_unit) if unit is not None]
-    if not all(type(u) in (int, float) and 0 < u < inf for u in units) or logit_unit is None:
-        raise ValueError(f"its units are {input_unit} and {logit_unit}, expected numbers above 0")
+    for unit in (logit_unit, *([] if input_unit is None else [input_unit])):
+        if type(unit) not in (int, float) or not 0 < unit < inf:
+            raise ValueError(f"its units are {input_unit} and {logit_unit}, expected numbers above 0")
     info = parse_json(header["info"])
     if not isinstance(info, dict):
         raise ValueError("what it was trained on is no record")
     largest = whole(largest, 1, 2**52, "the largest input")
     return Network(
-        nodes, inputs, input_unit=input_unit, input_largest=largest, logit_unit=logit_unit, info=info
+        nodes,
+        inputs,
+        input_unit=None if input_unit is None else float(input_unit),
+        input_largest=largest,
+        logit_unit=float(logit_unit),
+        info=info,
     ).eval()
 
 

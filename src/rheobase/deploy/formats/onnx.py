@@ -40,8 +40,8 @@ OPERATORS: dict[str, dict[str, tuple[int, int]]] = {
     "Flatten": {"axis": (1, 1)},
     "ReduceMean": {"keepdims": (0, 1)},
     "ReduceSum": {"keepdims": (0, 1)},
-    **dict.fromkeys(("Add", "Clip", "Div", "Floor", "Greater", "MatMul", "Mul", "Pad"), {}),
-    **dict.fromkeys(("Reshape", "Round", "Slice", "Sub", "Where"), {}),
+    **{name: {} for name in ("Add", "Clip", "Div", "Floor", "Greater", "MatMul", "Mul", "Pad")},
+    **{name: {} for name in ("Reshape", "Round", "Slice", "Sub", "Where")},
 }
 # Inputs that are sizes, by their place, and the bounds of those.
 PLACES = {
@@ -225,7 +225,7 @@ def _values(model: Any) -> int:
     }
     names = [value.name for value in inferred.input] + [name for node in inferred.node for name in node.output]
     for name in names:
-        if name not in shapes or not all(0 < n for n in shapes[name]):
+        if name not in shapes or not all(n > 0 for n in shapes[name]):
             raise ValueError(f"the shape of '{name}' is not known")
     return sum(prod(shapes[name]) for name in names)
 
