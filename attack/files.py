@@ -19,6 +19,7 @@ from attack.targets import targets
 from attack.worker import GOOD, KEPT, keep, work_of, write_files
 
 SHORT, FULL = 4_000, 50_000  # files
+WORKER = "attack.worker"
 PATIENCE = 60.0  # seconds of silence after which a process hangs; those that are slow say so themselves
 
 
@@ -76,7 +77,7 @@ def _watch(originals: Path, number: int, seed: int, report: Report) -> None:
 def _start(selector: selectors.BaseSelector, originals: Path, seed: int, cases: tuple[int, int, int]) -> None:
     arguments = [str(originals), "--seed", str(seed), "--cases", *map(str, cases)]
     process = subprocess.Popen(
-        [sys.executable, "-m", "attack.worker", *arguments], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        [sys.executable, "-m", WORKER, *arguments], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     )
     assert process.stdout is not None
     selector.register(process.stdout, selectors.EVENT_READ, _Worker(process, cases[2], work_of(originals, cases[0])))
@@ -97,6 +98,8 @@ def _ended(report: Report, worker: _Worker, seed: int, *, hangs: bool) -> int | 
     if hangs:
         worker.process.kill()
     code = worker.process.wait()
+    assert worker.process.stdout is not None
+    worker.process.stdout.close()
     if not code:
         return None
     if not worker.case:

@@ -1,7 +1,7 @@
 """What a part of the attack found."""
 
 from collections import Counter
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 
@@ -21,4 +21,5 @@ class Report:
         return sum(self.outcomes.values(), Counter())
 
     def as_dict(self) -> dict[str, Any]:
-        return {"total": dict(self.total()), **asdict(self)}
+        outcomes = {target: dict(counts) for target, counts in sorted(self.outcomes.items())}
+        return {"total": dict(self.total()), "facts": self.facts, "outcomes": outcomes, "problems": self.problems}

@@ -6,6 +6,7 @@ Case `n` damages a file of target `n` modulo their number, by random numbers tha
 import argparse
 import json
 import os
+import re
 import resource
 import shutil
 import sys
@@ -13,6 +14,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from random import Random
 
@@ -21,11 +23,13 @@ import torch
 from attack.mutations import TWO_LINES
 from attack.targets import Target, targets
 from rheobase import limits
+from rheobase.recipes import Recipe
 
 ADDRESSES = 16 * 2**30  # bytes: a reader beyond this has failed, and shall not take the machine with it
 SLOW = 5.0  # seconds
 GOOD = ("read", "refused")
 KEPT = Path("runs/attack")
+SETTINGS = {setting.name for setting in fields(Recipe)}
 STATUS = Path("/proc/self/status")
 
 
@@ -93,7 +97,9 @@ def judged(error: Exception, folder: Path) -> str:
     text = str(error)
     if "\n" in text.replace(TWO_LINES, ""):  # the terminal shows those of a name as \\n
         return f"several lines: {text[:200]!r}"
-    if str(folder) not in text and not any(path.name in text for path in folder.rglob("*")):
+    named = str(folder) in text or any(path.name in text for path in folder.rglob("*"))
+    in_recipe = text.partition(":")[0] in SETTINGS or re.match(r"(unknown \w+|data set) '", text)
+    if not named and not in_recipe:
         return f"unnamed: {type(error).__name__}: {text[:200]!r}"
     return "refused"
 

@@ -133,6 +133,20 @@ def test_a_download_that_fails_or_differs(small: Path) -> None:
         data.load("cifar10", small / "new", download=True)
 
 
+@pytest.mark.parametrize("name", ["cifar10", "cifar100"])
+def test_a_pickle_of_names_that_is_not_the_official_one_is_not_opened(small: Path, name: str) -> None:
+    layout = cifar.LAYOUTS[name][1]
+    (small / layout.folder / layout.names).write_bytes(b"\x80\x03B\xff\xff\xff\xff..")  # asks for 4 GiB
+    with pytest.raises(ValueError, match=f"{layout.names} is not the official file"):
+        data.load(name, small / layout.folder)
+
+
+def test_names_that_are_no_text(small: Path) -> None:
+    (small / "cifar-10-batches-bin" / "batches.meta.txt").write_bytes(b"\xff\xfe")
+    with pytest.raises(ValueError, match=r"batches\.meta\.txt is not a text"):
+        data.load("cifar10", small)
+
+
 class Evil:
     def __reduce__(self) -> Any:
         return os.system, ("touch evil",)

@@ -143,3 +143,26 @@ def test_a_norm_that_overflowed_is_null(tmp_path: Path) -> None:
         run.append({"epoch": epoch, "gradient_norm": norm})
     run.keep_rows(2)
     assert run.metrics.read_text() == '{"epoch": 1, "gradient_norm": null}\n{"epoch": 2, "gradient_norm": 1.5}\n'
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["[]", "1", '{"step": 1}', '{"epoch": "a"}', '{"epoch": 1.5}', '{"epoch": -1}', '{"epoch": 1, "loss": "x"}',
+     '{"epoch": 1, "test_accuracy": null}', '{"epoch": 1, "firing_rates": []}',
+     '{"epoch": 1, "firing_rates": {"a": "b"}}',
+     '{"epoch": 1, "elapsed": 1e999}', "[" * 200_000, '{"epoch": 1, "loss": NaN}'],
+)  # fmt: skip
+def test_lines_that_are_no_records_of_epochs(tmp_path: Path, line: str) -> None:
+    run = Run(tmp_path)
+    run.metrics.write_text(f'{{"epoch": 1, "step": 3, "loss": 0.5}}\n{line}\n')
+    with pytest.raises(
+        ValueError, match=r"metrics\.jsonl has a line that is not (JSON|the record of an epoch); remove it$"
+    ):
+        run.rows()
+
+
+def test_a_start_that_says_nothing(tmp_path: Path) -> None:
+    for content in ("{}", '{"from": 1, "sha256": []}'):
+        (tmp_path / "start.json").write_text(content)
+        with pytest.raises(ValueError, match=r"start\.json does not say where the run started"):
+            _ = Run(tmp_path).start

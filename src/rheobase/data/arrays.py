@@ -19,6 +19,7 @@ from rheobase import limits
 from rheobase.files import first_line, read_plain
 
 NUMBERS = "biuf"
+VERSIONS = ((1, 0), (2, 0), (3, 0))
 WORK = 40  # bytes of memory that the value of an array needs later on: copies of 64 bits, and masks
 
 Array = NDArray[Any]
@@ -61,6 +62,8 @@ def from_npz(content: bytes, source: str, names: Iterable[str]) -> dict[str, Arr
 
 def _header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     version = npy.read_magic(file)
+    if version not in VERSIONS:
+        raise ValueError(f"expected version {VERSIONS} of the format, got {version}")
     shape, fortran, dtype = (npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0)(file)
     if dtype.kind not in NUMBERS or dtype.itemsize > 8:
         raise ValueError(f"expected numbers, got {dtype}")

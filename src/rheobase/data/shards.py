@@ -134,7 +134,7 @@ def read_index(path: Path) -> Listings:
             raise ValueError(f"{path} is of another version of rheobase; pack the images again")
         classes = tuple(map(str, about["classes"]))
         archives = [path.parent / str(name) for name in about["archives"]]
-        train, test = (_listing(split, tensors, archives, len(classes)) for split in SPLITS)
+        train, test = (_listing(split, tensors, archives, len(classes), path) for split in SPLITS)
     except OSError as error:
         raise ValueError(f"cannot read {path}: {error.strerror or error}; pack the images again") from None
     except DAMAGE:
@@ -142,14 +142,14 @@ def read_index(path: Path) -> Listings:
     return classes, train, test
 
 
-def _listing(split: str, tensors: dict[str, Tensor], archives: Sequence[Path], classes: int) -> Listing:
+def _listing(split: str, tensors: dict[str, Tensor], archives: Sequence[Path], classes: int, index: Path) -> Listing:
     number, offset, size, label = (tensors[f"{split}.{name}"].long() for name in ("archive", "offset", "size", "label"))
     ends = torch.tensor([archive.stat().st_size for archive in archives])
     bounds = ((number, len(archives)), (label, classes), (offset, 2**62), (size, 2**62))
     if not all(((values >= 0) & (values < limit)).all() for values, limit in bounds):
         raise IndexError
     if len(beyond := (offset + size > ends[number]).nonzero()):
-        raise ValueError(f"{archives[int(number[beyond[0, 0]])]} is shorter than its index says; copy it again")
+        raise ValueError(f"{archives[int(number[beyond[0, 0]])]} is shorter than {index} says; copy it again")
     names = tensors[f"{split}.names"].to(torch.uint8).numpy().tobytes().decode().split("\0") if len(label) else []
     if {values.shape for values in (number, offset, size, label)} != {(len(names),)}:
         raise IndexError

@@ -42,7 +42,10 @@ def find(folder: Path, recipe: Recipe, given: dict[str, Any]) -> Parts:
             if not plugin:
                 raise ValueError(f"{what}, which was handed over in Python; do so again, or make it a plugin")
             raise ValueError(f"{what} of {plugin}; name it with --plugin {plugin}")
-    parts = Parts.of(recipe, **given)
+    try:
+        parts = Parts.of(recipe, **given)
+    except ValueError as error:
+        raise ValueError(f"{folder}: {error}") from None
     for setting, origin in parts.origins().items():
         if setting in kept and kept[setting]["sha256"] != origin.sha256:
             warnings.warn(

@@ -120,7 +120,7 @@ def official_fingerprint(name: str) -> str:
 
 
 def _load(name: str, folder: Path, wanted: bool) -> Dataset:
-    """From `folder`, which holds the unpacked official folder or is it; if `wanted`, the binary archive is downloaded."""
+    """From `folder`, which holds the unpacked official folder or is it; if `wanted`, the binary archive goes there."""
     found = _find(name, folder)
     if found is None and wanted:
         _get(LAYOUTS[name][0], folder)
