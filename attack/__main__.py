@@ -8,6 +8,7 @@ from importlib import import_module
 from pathlib import Path
 
 from rheobase.train.record import record, write_result
+from rheobase.train.sources import tree_id
 
 PARTS = ("files",)
 
@@ -24,7 +25,9 @@ def main() -> None:
         began = time.monotonic()
         report = import_module(f"attack.{name}").attack(chosen.full, chosen.seed)
         seconds = round(time.monotonic() - began)
-        found[name] = {"record": record(seed=chosen.seed), "seconds": seconds, **report.as_dict()}
+        made = record(seed=chosen.seed)
+        made["sources"] |= {"attack": tree_id(Path(__file__).parent)}
+        found[name] = {"record": made, "seconds": seconds, **report.as_dict()}
         print(f"{name}: {dict(report.total())} in {seconds} s")
         for problem in report.problems:
             print(f"  {problem}")

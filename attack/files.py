@@ -18,7 +18,7 @@ from attack.report import Report
 from attack.targets import targets
 from attack.worker import GOOD, KEPT, keep, work_of, write_files
 
-SHORT, FULL = 4_000, 50_000  # files
+SHORT, FULL = 3_000, 50_000  # files
 WORKER = "attack.worker"
 PATIENCE = 60.0  # seconds of silence after which a process hangs; those that are slow say so themselves
 

@@ -15,6 +15,7 @@ from attack import files, mutations, worker
 from attack.__main__ import main
 from attack.report import Report
 from attack.targets import Target, targets
+from rheobase.train.sources import tree_id
 
 
 def target(read: Any) -> Target:
@@ -123,6 +124,7 @@ def test_the_exit_code_and_the_file_tell(tmp_path: Path, monkeypatch: pytest.Mon
     assert found["files"]["total"] == {"crash": 1}
     assert found["files"]["outcomes"] == {"kind": {"crash": 1}}
     assert found["files"]["record"]["seed"] == 7
+    assert found["files"]["record"]["sources"]["attack"] == tree_id(Path(files.__file__).parent)
     report.problems.clear()
     with pytest.raises(SystemExit) as end:
         main()

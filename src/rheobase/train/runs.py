@@ -340,10 +340,22 @@ def open_data(
     return replace(found, info=replace(found.info, mean=record.mean, std=record.std))
 
 
+def _check_size(run: Run, values: int) -> None:
+    """Raise a ValueError if the network that the run describes is far larger than its `values`, before it is built."""
+    try:
+        with torch.device("meta"):
+            made = network_for(run.recipe, run.data, run.parts)
+    except RuntimeError:  # a network of a user's that asks for values while it is made
+        return
+    if sum(p.numel() for p in made.state_dict().values()) > 2 * values:
+        raise ValueError(f"the weights in {run.checkpoints} are not of the network in its recipe.json")
+
+
 def load_network(run: Run) -> nn.Module:
     """The trained network of a run, ready for inference."""
-    network = run.network()
     weights = run.trained().weights
+    _check_size(run, sum(w.numel() for w in weights.values()))
+    network = run.network()
     first, _ = next(network.named_parameters())
     try:
         network.to(weights[first].dtype).load_state_dict(weights)
