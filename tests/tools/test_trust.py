@@ -17,7 +17,7 @@ def test_what_was_broken_is_counted() -> None:
     part["total"] |= {"crash": 2, "hang": 1}
     text = SECTIONS["files"](part)
     assert " 3 crashed, hung" in text
-    assert [line for line in text.splitlines() if line.startswith(f"| {kind} ")][0].endswith(" 3 |")
+    assert next(line for line in text.splitlines() if line.startswith(f"| {kind} ")).endswith(" 3 |")
 
 
 def test_the_published_attack_broke_nothing() -> None:
