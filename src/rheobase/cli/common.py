@@ -7,10 +7,11 @@ from typing import Annotated, Any
 
 import typer
 from rich.box import SIMPLE
-from rich.console import Console
 from rich.table import Table
 
-console = Console(highlight=False, soft_wrap=True, markup=False)
+from rheobase.cli.terminal import Terminal
+
+console = Terminal()
 
 DataOption = Annotated[Path | None, typer.Option(help="Folder with the data set, or with images of your own.")]
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]

@@ -22,6 +22,7 @@ from rheobase.cli.common import (
     table,
     target_file,
 )
+from rheobase.cli.terminal import one_line
 from rheobase.deploy import formats
 from rheobase.extras import installed
 
@@ -163,7 +164,7 @@ def predict(
                 raise
             left_out.append({"file": str(path), "reason": str(error)})
             if not json:
-                console.print(f"left out: {error}")
+                console.print(one_line(f"left out: {error}"))
             continue
         with torch.no_grad():
             share = readout(found(x, stated.recipe.timesteps if x.ndim == 4 else None)).softmax(1)[0]
@@ -171,7 +172,7 @@ def predict(
         pairs = [(classes[k], p) for k, p in zip(best.indices.tolist(), best.values.tolist(), strict=True)]
         seen.append({"file": str(path), "classes": [{"class": name, "probability": p} for name, p in pairs]})
         if not json:
-            console.print(f"{path}: {', '.join(f'{name} {100 * p:.1f} %' for name, p in pairs)}")
+            console.print(one_line(f"{path}: {', '.join(f'{name} {100 * p:.1f} %' for name, p in pairs)}"))
     if json:
         print_json({"network": str(network), "images": seen, "left_out": left_out})
     if left_out:

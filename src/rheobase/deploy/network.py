@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from rheobase import functional, kernels
+from rheobase.deploy.pairs import LARGEST_INPUT
 
 INPUT, OUTPUT = "input", "output"  # of the network itself
-LARGEST_INPUT = 511  # of a quantised network that does not say it: signed, 10 bits
 State = dict[str, Tensor]  # the potential after reset [N, C, ...] of every layer of neurons
 
 
@@ -178,6 +178,8 @@ class Network(nn.Module):
             known.add(name)
         if not nodes:
             raise ValueError("expected at least one node, got none")
+        if len(types := {str(p.dtype).removeprefix("torch.") for p in self.parameters()}) > 1:
+            raise ValueError(f"expected weights of one type, got {', '.join(sorted(types))}; convert them first")
 
     @property
     def integer(self) -> bool:

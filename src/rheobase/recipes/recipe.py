@@ -112,6 +112,10 @@ class Recipe:
             value = getattr(self, name)
             if kind is int and type(value) is not int:
                 raise ValueError(f"{name}: expected a whole number, got {value}")
+            if kind is bool and type(value) is not bool:
+                raise ValueError(f"{name}: expected true or false, got {value}")
+            if kind is float and type(value) not in (int, float):
+                raise ValueError(f"{name}: expected a number, got {value}")
             if kind is str and (not isinstance(value, str) or not value):
                 raise ValueError(f"{name}: expected a name, got {value!r}")
             if get_origin(kind) is Literal and value not in get_args(kind):
@@ -160,7 +164,7 @@ class Recipe:
         """The recipe with these settings, which come from the file `source`."""
         try:
             return cls(**settings)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             raise ValueError(f"{source}: no recipe of this version of rheobase ({error})") from None
 
     def slicing(self) -> dict[str, int | str]:

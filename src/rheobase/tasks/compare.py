@@ -138,6 +138,8 @@ def _common(run: Run) -> dict[str, Any]:
     settings = {key: value for key, value in asdict(run.recipe).items() if key != "seed"}
     recorded = run.read("environment.json") if (run.folder / "environment.json").exists() else {}
     recorded = recorded.get("record", recorded)  # earlier versions wrote it without that key
+    if not isinstance(recorded, dict) or not isinstance(recorded.get("device", ""), str):
+        raise ValueError(f"{run.folder / 'environment.json'} does not say on what the run was trained; restore it")
     return {
         "recipe": settings.pop("name"),
         **settings,

@@ -12,8 +12,11 @@ from rheobase.deploy import formats, shipped
 from rheobase.deploy.folding import fold
 from rheobase.deploy.formats import onnx
 from rheobase.deploy.network import Network
+from rheobase.deploy.shapes import outputs
 from rheobase.recipes import Recipe
 from rheobase.train.runs import Run, load_network
+
+LONGEST = 2**12  # timesteps that a file may ask for
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,26 @@ def about(network: Network | onnx.Session, source: object) -> About:
     recipe, data = network.info.get("recipe"), network.info.get("data")
     if not isinstance(recipe, dict) or not isinstance(data, dict):
         raise ValueError(f"{source} does not say what it was trained on; export it again from its run")
-    return About(Recipe.of(recipe, source), DataInfo.of(data, source))
+    stated = About(Recipe.of(recipe, source), DataInfo.of(data, source))
+    if isinstance(source, Path) and source.is_file():
+        _check_fit(network, stated, source)
+    return stated
+
+
+def _check_fit(network: Network | onnx.Session, stated: About, path: Path) -> None:
+    """Raise a ValueError if the network in a file is not one for the data it states, or too large to be run on them."""
+    steps, shape, classes = stated.data.timesteps or stated.recipe.timesteps, stated.data.shape, stated.data.classes
+    if steps > LONGEST:
+        raise ValueError(f"{path}: it states {steps} timesteps; expected at most {LONGEST}")
+    if isinstance(network, Network):
+        try:
+            found = outputs(network, shape, steps, path.stat().st_size)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from None
+    else:
+        found = network.outputs_of(shape)
+    if found != len(classes):
+        raise ValueError(f"{path}: it has {found} outputs, but states {len(classes)} classes")
 
 
 def folded(run: Run) -> tuple[nn.Module, Network]:

@@ -8,6 +8,7 @@ joins again.
 import hashlib
 import json
 import os
+import re
 import shutil
 import warnings
 from collections.abc import Iterator
@@ -18,6 +19,8 @@ from typing import Any
 import safetensors
 import safetensors.torch
 from torch import Tensor
+
+from rheobase.files import first_line, parse_json, read_plain
 
 KEEP = 2
 SUMS = "SHA256SUMS"
@@ -86,7 +89,7 @@ def save(
 def load(path: Path) -> Checkpoint:
     """The checkpoint at `path`; a damaged one raises a ValueError."""
     try:
-        pieces = {p.name: p.read_bytes() for p in sorted(path.iterdir()) if p.name != SUMS}
+        pieces = {p.name: read_plain(p) for p in sorted(path.iterdir()) if p.name != SUMS}
         if (path / SUMS).read_bytes() != _sums(pieces):
             raise ValueError(f"checkpoint {path} is damaged: its files do not match {SUMS}")
     except OSError as error:
@@ -95,9 +98,14 @@ def load(path: Path) -> Checkpoint:
     for name, content in pieces.items():
         whole = name.partition(".part")[0]
         files[whole] = files.get(whole, b"") + content
-    state = json.loads(files.pop("state.json"))
-    tensors = {name.removesuffix(".safetensors"): safetensors.torch.load(data) for name, data in files.items()}
-    return Checkpoint(path, int(path.name), tensors, state)
+    try:
+        state = parse_json(files.pop("state.json"))
+        tensors = {name.removesuffix(".safetensors"): safetensors.torch.load(data) for name, data in files.items()}
+        if not isinstance(state, dict) or "weights" not in tensors:
+            raise ValueError("it has no state or no weights")
+        return Checkpoint(path, int(path.name), tensors, state)
+    except Exception as error:  # its sums agree, but it is not one of ours
+        raise ValueError(f"checkpoint {path} is damaged: {first_line(error)}") from None
 
 
 def latest(folder: Path) -> Checkpoint | None:
@@ -122,7 +130,8 @@ def _steps(folder: Path) -> list[Path]:
     """Newest first."""
     if not folder.is_dir():
         return []
-    return sorted((p for p in folder.iterdir() if p.name.isdigit()), key=lambda p: int(p.name), reverse=True)
+    found = (p for p in folder.iterdir() if re.fullmatch("[0-9]{1,18}", p.name))
+    return sorted(found, key=lambda p: int(p.name), reverse=True)
 
 
 def _plain(tensors: Tensors) -> Tensors:
