@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from rheobase import __version__, plugins
-from rheobase.cli import analysis, compare, data, deploy, lists, train
+from rheobase.cli import analysis, compare, data, deploy, lists, plan, train
 
 app = typer.Typer(
     help="Train deep spiking neural networks directly (STBP-tdBN).",
@@ -36,7 +36,7 @@ def _options(
 ) -> None: ...
 
 
-for group in (train, compare, lists, data, deploy, analysis):
+for group in (train, compare, lists, plan, data, deploy, analysis):
     group.register(app)
 
 
