@@ -1,6 +1,7 @@
 """Write the step times that `rheobase plan` predicts with from the files in results/: python -m tools.steptimes
 
-They go into the package, `train/steptimes.json`. Of a step that was measured more than once the newest counts.
+They go into the package, `train/steptimes.json`, and what follows for every recipe into docs/training.md. Of a step that
+was measured more than once the newest counts.
 """
 
 import json
@@ -13,11 +14,16 @@ import numpy as np
 import torch
 
 from rheobase import models, recipes
+from rheobase.data import expected
 from rheobase.files import write_json
-from rheobase.recipes import Recipe
+from rheobase.recipes import RECIPES
+from rheobase.train import scale
+from rheobase.train.plan import duration
 from rheobase.train.steptimes import FILE, Step, Work
 
-RESULTS = Path(__file__).parents[1] / "results"
+ROOT = Path(__file__).parents[1]
+RESULTS, DOCUMENT = ROOT / "results", ROOT / "docs" / "training.md"
+START, END = "<!-- hours: written by python -m tools.steptimes -->", "<!-- end of hours -->"
 DEVICE, PRECISION = "NVIDIA H200", "bf16"
 CHANNELS = 3  # of the images that benchmarks make
 SWEEP = 3  # batches of different size: the fewest that show what a step takes without images
@@ -67,14 +73,9 @@ def _in_the_loop(results: Path) -> Iterator[tuple[str, Step]]:
         if recipe.precision != PRECISION:
             continue
         seconds = sum(found["bare_step_seconds"].values()) / len(found["bare_step_seconds"])
-        where = {"image_size": _image_size(recipe), "timesteps": found["timesteps"], "batch": found["batch"]}
+        size = expected(recipe.data, size=recipe.image_size).size
+        where = {"image_size": size, "timesteps": found["timesteps"], "batch": found["batch"]}
         yield time, Step(recipe.network, **where, memory=recipe.memory, seconds=seconds, source=path.name)
-
-
-def _image_size(recipe: Recipe) -> int:
-    from rheobase.data import expected
-
-    return expected(recipe.data, size=recipe.image_size).size
 
 
 def _measured(results: Path, pattern: str) -> Iterator[tuple[Path, dict[str, Any], str]]:
@@ -137,5 +138,29 @@ def _rounded(value: float) -> float:
     return float(f"{value:.4e}")
 
 
+def hours() -> str:
+    """A table of all recipes whose number of training images is known, on one GPU and on a node of eight."""
+    rows = []
+    for recipe in map(recipes.get, RECIPES):
+        data = expected(recipe.data, size=recipe.image_size, timesteps=recipe.timesteps)
+        if not data.images:
+            continue
+        one, *_, eight = scale.forecast(recipe, data, scale.cluster(8, 1)).predictions
+        assert one.recipe is not None
+        assert eight.recipe is not None
+        cells = (duration(one.recipe), one.kind, duration(eight.recipe), f"{100 * eight.efficiency:.0f} %", eight.kind)
+        rows.append((f"`{recipe.name}`", str(recipe.batch_size), *cells))
+    headings = ("recipe", "batch", "one H200", "its step is", "eight H200s", "efficiency", "their step is")
+    return "\n".join(f"| {' | '.join(line)} |" for line in (headings, ["---"] * len(headings), *rows))
+
+
+def with_hours(text: str) -> str:
+    """The document with its table written anew."""
+    before, rest = text.split(START)
+    _, after = rest.split(END)
+    return "\n\n".join([before + START, hours(), END + after])
+
+
 if __name__ == "__main__":
     write_json(FILE, content(steps(RESULTS)))
+    DOCUMENT.write_text(with_hours(DOCUMENT.read_text()))

@@ -5,14 +5,25 @@ from pathlib import Path
 
 import pytest
 
+from rheobase import recipes
+from rheobase.data import expected
+from rheobase.recipes import RECIPES
 from rheobase.train.record import write_result
 from rheobase.train.steptimes import FILE
 from tools import steptimes
-from tools.steptimes import DEVICE, RESULTS, content, steps
+from tools.steptimes import DEVICE, DOCUMENT, END, RESULTS, START, content, steps, with_hours
 
 
 def test_the_package_has_what_the_tool_writes() -> None:
     assert json.loads(FILE.read_text()) == content(steps(RESULTS)), "run python -m tools.steptimes"
+
+
+def test_the_document_has_the_hours_of_every_recipe() -> None:
+    text = DOCUMENT.read_text()
+    assert with_hours(text) == text, "run python -m tools.steptimes"
+    table = text.partition(START)[2].partition(END)[0].strip()
+    known = [r for r in map(recipes.get, RECIPES) if expected(r.data, size=r.image_size).images]
+    assert [row.split("`")[1] for row in table.splitlines()[2:]] == [recipe.name for recipe in known]
 
 
 def test_every_step_has_its_source() -> None:

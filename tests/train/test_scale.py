@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from rheobase import models, recipes
@@ -108,21 +107,15 @@ def test_the_collectives_are_those_that_a_group_issues(group: dist.ProcessGroup)
     counted = Traffic.of(network)
     assert [*counted.gathered] == issued.gathered
     assert [*counted.reduced] == issued.reduced[::-1]  # the backward pass comes from the other end
-    assert sum(counted.gradients) == sum(p.grad.nbytes for p in network.parameters() if p.grad is not None)
-
-
-def test_gradients_come_in_buckets() -> None:
-    network = nn.Linear(1024, 2500, bias=False)  # 10 240 000 bytes
-    assert Traffic.of(network).gradients == (scale.BUCKET, scale.BUCKET, 10_240_000 - 2 * scale.BUCKET)
-    assert Traffic.of(network).collectives == 3
+    assert counted.gradients == sum(p.grad.nbytes for p in network.parameters() if p.grad is not None)
 
 
 def test_what_is_frozen_or_not_normalised_needs_nobody() -> None:
     data = expected("digits")
     head, _ = scale.counted(recipes.get("demo").changed(["freeze=body"]), data)
-    assert (head.gathered, head.reduced, head.gradients) == ((), (), (4 * (64 * 10 + 10),))
+    assert (head.gathered, head.reduced, head.gradients) == ((), (), 4 * (64 * 10 + 10))
     whole, work = scale.counted(recipes.get("demo"), data)
-    assert (len(whole.gathered), work.layers) == (7, 7)
+    assert (len(whole.gathered), len(whole.reduced), whole.collectives, work.layers) == (7, 7, 15, 7)
     with torch.device("meta"):
         network = models.build("ms_resnet18", in_channels=3, image_size=32)
     keeping = [layer for layer in normalisations(network) if hasattr(layer, "running_mean")]
@@ -133,14 +126,14 @@ def test_a_recipe_by_hand() -> None:
     """60 images in batches of 12, at 4 timesteps in 3 epochs and at 1 in 2; a step takes 0.5 s and 2 s per unit."""
     phases = ["batch_size=12", "epochs=5", "timesteps=4", "short_timesteps=1", "short_epochs=2"]
     recipe, data = recipes.get("demo").changed(phases), replace(expected("digits"), images=60)
-    traffic = Traffic(gathered=(100,), reduced=(50, 50), gradients=(200, 100))
+    traffic = Traffic(gathered=(100,), reduced=(50, 50), gradients=200)
 
     def alone(batch: int, timesteps: int) -> Estimate:
         return Estimate(0.5 + 2 * batch * timesteps, "measured", "by hand")
 
     found = scale.predict(recipe, data, Cluster(5, 1, **LINKS), traffic, alone)
     statistics = (3 + 4 + 4 * 100 / 100) + 2 * (3 + 8 + 1.6 * 50 / 100)
-    gradients = (3 + 8 + 1.6 * 200 / 100) + (3 + 8 + 1.6 * 100 / 100)
+    gradients = 3 + 8 + 1.6 * 200 / 100
     assert (found.gpus, found.nodes, found.batch) == (5, 1, 3)  # of 12 images, two GPUs have 3
     assert (found.statistics, found.gradients) == (pytest.approx(statistics), pytest.approx(gradients))
     waiting = statistics + gradients

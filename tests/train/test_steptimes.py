@@ -79,22 +79,22 @@ def test_the_package_knows_its_own_measurements() -> None:
         assert found.kind == "measured"
 
 
-def test_a_batch_that_is_left_out_is_found_again() -> None:
-    """Within 3 %, by the other batches of that network and number of timesteps."""
-    tried = 0
+def test_a_step_that_is_left_out_is_found_again() -> None:
+    """Within 3 % by other batches at the same number of timesteps, within 12 % by other numbers."""
+    kinds = []
     for known in table().steps:
-        rest = replace(table(), steps=tuple(other for other in table().steps if other is not known))
-        same = (known.subject, known.memory, known.timesteps)
-        if any((other.subject, other.memory, other.timesteps) == same for other in rest.steps):
-            setting = {"timesteps": known.timesteps, "batch": known.batch, "memory": known.memory}
-            found = rest.estimate(*known.subject, table().works[known.subject], **setting)
-            assert found.seconds == pytest.approx(known.seconds, rel=0.03), known
-            tried += 1
-    assert tried >= 7
+        others = tuple(other for other in table().steps if other is not known)
+        if not any((other.subject, other.memory) == (known.subject, known.memory) for other in others):
+            continue
+        setting = {"timesteps": known.timesteps, "batch": known.batch, "memory": known.memory}
+        found = replace(table(), steps=others).estimate(*known.subject, table().works[known.subject], **setting)
+        kinds.append(found.kind)
+        assert found.seconds == pytest.approx(known.seconds, rel=0.12 if found.kind == "estimated" else 0.03), known
+    assert {*kinds} == {"interpolated", "extrapolated", "estimated"}
 
 
 def test_a_network_that_is_left_out_is_found_again() -> None:
-    """Within 15 %, by the other networks and nothing else."""
+    """Within 10 %, by the other networks and what a layer takes."""
     for left_out, work in table().works.items():
         steps = tuple(known for known in table().steps if known.subject != left_out)
         works = {subject: own for subject, own in table().works.items() if subject != left_out}
@@ -105,7 +105,7 @@ def test_a_network_that_is_left_out_is_found_again() -> None:
             if known.subject == left_out and known.timesteps in (4, 6):
                 setting = {"timesteps": known.timesteps, "batch": known.batch, "memory": known.memory}
                 found = rest.estimate(*known.subject, work, **setting)
-                assert (found.kind, found.seconds) == ("estimated", pytest.approx(known.seconds, rel=0.15)), known
+                assert (found.kind, found.seconds) == ("estimated", pytest.approx(known.seconds, rel=0.1)), known
 
 
 def test_work_is_counted_from_the_network() -> None:

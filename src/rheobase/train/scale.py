@@ -3,8 +3,8 @@
     step = one GPU's step on its share of the batch + collectives of the statistics + reduction of the gradients
 
 Collectives are counted from the network: every layer that normalises gathers its statistics in the forward pass and
-reduces sums in the backward pass; the gradients are reduced once, in buckets. Nothing hides behind computation, so a
-step that overlaps the gradients with its backward pass is faster than predicted, by their share at most.
+reduces sums in the backward pass; the gradients are reduced once, together, at its end. Nothing of this hides behind
+computation.
 
 Latencies and bandwidths of NVLink and InfiniBand are those by which NCCL chooses its algorithms (its files
 src/graph/tuning.cc and topo.h), and the adapters of a DGX H200; docs/training.md has the sources.
@@ -26,7 +26,6 @@ from rheobase.train.runs import network_for
 from rheobase.train.steptimes import Estimate, Work
 
 STATISTIC = 4  # bytes: they are float32
-BUCKET = 4 * 2**20  # bytes of gradients that are reduced at once
 
 
 @dataclass(frozen=True)
@@ -99,36 +98,37 @@ def cluster(gpus: int, nodes: int, link: float | None = None, latency: float | N
 
 @dataclass(frozen=True)
 class Traffic:
-    """What a process hands to the collectives of one step: the bytes of each."""
+    """What a process hands to the collectives of one step, in bytes."""
 
     gathered: tuple[int, ...]
+    """Statistics, of each layer."""
     reduced: tuple[int, ...]
-    gradients: tuple[int, ...]
+    """Sums of the backward pass, of each layer."""
+    gradients: int
+    """All at once."""
 
     @classmethod
     def of(cls, network: nn.Module) -> "Traffic":
         """Of a network that is in the mode in which it trains."""
         layers = [layer for layer in normalisations(network) if layer.training and _normalises(layer)]
-        total = sum(p.numel() * p.element_size() for p in network.parameters() if p.requires_grad)
-        full, rest = divmod(total, BUCKET)
         return cls(
             gathered=tuple((2 * layer.branches + 1) * layer.channels * STATISTIC for layer in layers),
             reduced=tuple((layer.branches + 1) * layer.channels * STATISTIC for layer in layers),
-            gradients=(BUCKET,) * full + (rest,) * (rest > 0),
+            gradients=sum(p.numel() * p.element_size() for p in network.parameters() if p.requires_grad),
         )
 
     @property
     def collectives(self) -> int:
-        return len(self.gathered) + len(self.reduced) + len(self.gradients)
+        return len(self.gathered) + len(self.reduced) + 1
 
     @property
     def bytes(self) -> int:
-        return sum(self.gathered) + sum(self.reduced) + sum(self.gradients)
+        return sum(self.gathered) + sum(self.reduced) + self.gradients
 
     def seconds(self, cluster: Cluster) -> tuple[float, float]:
         """Of the statistics, and of the gradients."""
         statistics = sum(map(cluster.gather, self.gathered)) + sum(map(cluster.reduce, self.reduced))
-        return statistics, sum(map(cluster.reduce, self.gradients))
+        return statistics, cluster.reduce(self.gradients)
 
 
 @dataclass(frozen=True)
