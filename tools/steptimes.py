@@ -1,7 +1,7 @@
 """Write the step times that `rheobase plan` predicts with from the files in results/: python -m tools.steptimes
 
-They go into the package, `train/steptimes.json`, and what follows for every recipe into docs/training.md. Of a step that
-was measured more than once the newest counts.
+They go into the package, `train/steptimes.json`, and what follows for every recipe into docs/training.md. Of a step
+that was measured more than once the newest counts.
 """
 
 import json
