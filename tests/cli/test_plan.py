@@ -7,6 +7,7 @@ import pytest
 from torch import Tensor, nn
 
 from rheobase import plugins, recipes
+from rheobase.cli.plan import _print_forecast
 from rheobase.data import expected
 from rheobase.nn import Conv2d, Soma, as_sequence
 from rheobase.train import plan, scale
@@ -58,12 +59,26 @@ def test_the_table_shows_every_setting_and_says_where_it_comes_from(here: Here) 
     _, _, predicted = output.partition("NVIDIA H200, predicted")
     assert max(map(len, predicted.splitlines())) <= 80
     assert "One GPU's step of 6 images is estimated: resnet19 of 32 x 32 pixels, T = 4" in words(predicted)
-    assert "That was measured with bf16: fp32 takes another time." in words(predicted)
+    assert "bf16. With fp32 it takes another time." in words(predicted)
     asked = scale.cluster(4, 3, link=2.5, latency=40)
     recipe = recipes.get("demo").changed(["network=OneLayer", "timesteps=3"])
     *_, last = scale.forecast(recipe, expected("digits"), asked).predictions
     assert "A step has 3 collectives of 0.0158 MB in all" in words(predicted)
     assert f"waits {1e3 * last.statistics:.2g} ms for statistics" in words(predicted)
+
+
+def test_what_does_not_fit_is_marked_and_a_gpu_here_sets_the_pace(capsys: pytest.CaptureFixture[str]) -> None:
+    recipe = recipes.get("cifar10_resnet19_t4")
+    found = scale.forecast(recipe, expected("cifar10"), scale.cluster(2, 1), timed=0.1)
+    _print_forecast(recipe, found, "Some GPU", 200)
+    output = words(capsys.readouterr().out)
+    assert output.startswith("Some GPU, predicted, without evaluation:")
+    assert " 1 256* 100 ms 0 ms 2560 100 % " in output
+    assert " 2 128 " in output
+    assert f"that of an NVIDIA H200 times {found.pace:.2f}, as the whole batch was timed here" in output
+    assert "* These do not fit with memory=speed." in output
+    _print_forecast(recipe, found, "Some GPU", 256)
+    assert "*" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

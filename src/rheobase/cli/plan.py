@@ -2,7 +2,7 @@
 
 from dataclasses import asdict
 from math import inf
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -68,7 +68,7 @@ def plan(
         info = expected(chosen.data, size=chosen.image_size, timesteps=chosen.timesteps)
     batch = scale.share(chosen, info, cluster)
     free = int((memory - plan.RESERVED_GIB) * 2**30)
-    modes = [
+    modes: list[dict[str, Any]] = [
         {
             "memory": variant.memory,
             "peak_bytes": plan.peak_bytes(variant, batch, info),
@@ -97,12 +97,13 @@ def plan(
         return
     rows = table("memory mode", f"peak with {batch} images", last=f"largest batch in {memory:g} GiB")
     for mode in modes:
-        rows.add_row(str(mode["memory"]), f"{int(mode['peak_bytes']) / 2**30:.2f} GiB", str(mode["largest_batch"]))
+        rows.add_row(mode["memory"], f"{mode['peak_bytes'] / 2**30:.2f} GiB", str(mode["largest_batch"]))
     console.print(f"{chosen.network}, {chosen.timesteps} timesteps, {chosen.precision}, per GPU")
     console.print(rows, soft_wrap=False)
     console.print(f"{plan.RESERVED_GIB:g} GiB of the memory is set aside for CUDA itself.")
     console.print(f"{device_name(where)}{_timed(chosen, times)}")
-    _print_forecast(chosen, forecast)
+    (largest,) = (mode["largest_batch"] for mode in modes if mode["memory"] == chosen.memory)
+    _print_forecast(chosen, forecast, device_name(where), largest)
 
 
 def _times(recipe: "Recipe", info: "DataInfo", device: "torch.device") -> "Times | None":
@@ -130,14 +131,15 @@ def _timed(recipe: "Recipe", found: "Times | None") -> str:
     return f", timed: about {', '.join(parts)}"
 
 
-def _print_forecast(recipe: "Recipe", forecast: "Forecast") -> None:
+def _print_forecast(recipe: "Recipe", forecast: "Forecast", here: str, largest_batch: int) -> None:
+    """`here` is the name of the GPU that sets the pace, if one does; larger batches than `largest_batch` are marked."""
     from rheobase.train.plan import duration
 
     rows = table("GPUs", "images each", "step", "waiting", "images/s", "efficiency", "all epochs", "one GPU's step")
     for p in forecast.predictions:
         rows.add_row(
             str(p.gpus) if p.nodes == 1 else f"{p.nodes} x {p.gpus}",
-            str(p.batch),
+            f"{p.batch}{'*' if p.batch > largest_batch else ''}",
             f"{1e3 * p.step:.3g} ms",
             f"{1e3 * (p.statistics + p.gradients):.2g} ms",
             f"{p.images_per_second:.0f}",
@@ -146,13 +148,17 @@ def _print_forecast(recipe: "Recipe", forecast: "Forecast") -> None:
             p.kind,
         )
     asked = forecast.predictions[-1]
-    console.print(f"\n{forecast.device}, predicted, without evaluation:")
+    console.print(f"\n{forecast.device if forecast.pace is None else here}, predicted, without evaluation:")
     console.print(rows, soft_wrap=False)
-    sentences = [f"One GPU's step of {asked.batch} images is {asked.kind}: {asked.basis}."]
+    sentences = [f"One GPU's step of {asked.batch} images is {asked.kind}: {asked.basis}, {forecast.precision}."]
     if forecast.pace is not None:
-        sentences.append(f"All times are multiplied by {forecast.pace:.2f}, since the GPU of this machine is timed.")
+        sentences.append(
+            f"It is that of an {forecast.device} times {forecast.pace:.2f}, as the whole batch was timed here."
+        )
     if forecast.precision != recipe.precision:
-        sentences.append(f"That was measured with {forecast.precision}: {recipe.precision} takes another time.")
+        sentences.append(f"With {recipe.precision} it takes another time.")
+    if any(p.batch > largest_batch for p in forecast.predictions):
+        sentences.append(f"* These do not fit with memory={recipe.memory}.")
     if asked.gpus * asked.nodes > 1:
         sentences.append(
             f"A step has {forecast.collectives} collectives of {forecast.bytes / 1e6:.3g} MB in all: it waits "
