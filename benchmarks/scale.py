@@ -6,9 +6,13 @@ The batch of a step is shared by all processes, each with threads (and cores) of
 things, all measured here: the step of a process that has nobody to wait for, on its share of the batch; the latency of
 gloo; its bandwidth. Processes of one machine share its memory, unlike GPUs, so the step is also timed while as many
 others are at the same work beside it, without a group. That is what the prediction starts from; the file has both.
+
+Results of `benchmarks.group`, where there are some of the GPU whose step times the package has, are compared too: a
+group of one has nobody to wait for, so its step is predicted to be that of one process.
 """
 
 import argparse
+import json
 import multiprocessing
 import os
 import socket
@@ -26,9 +30,9 @@ import torch.distributed as dist
 
 from benchmarks.output import result_path
 from rheobase import recipes, train
-from rheobase.data import Dataset, Split
+from rheobase.data import Dataset, Split, expected
 from rheobase.recipes import Recipe
-from rheobase.train import distributed, scale
+from rheobase.train import distributed, scale, steptimes
 from rheobase.train.record import write_result
 from rheobase.train.scale import Cluster, Link
 from rheobase.train.steptimes import Estimate
@@ -128,8 +132,10 @@ def compare(recipe: Recipe, world: int, threads: int, steps: int, whole: float) 
     info = noise(recipe, recipe.batch_size).info
     traffic, _ = scale.counted(recipe, info)
     own = replace(recipe, batch_size=scale.share(recipe, info, Cluster(world)))
-    (alone,) = team(own, steps, 1, threads, grouped=False)
-    beside = max(found["seconds"] for found in team(own, steps, world, threads, grouped=False))
+    alone = beside = whole
+    if world > 1:
+        (alone,) = (found["seconds"] for found in team(own, steps, 1, threads, grouped=False))
+        beside = max(found["seconds"] for found in team(own, steps, world, threads, grouped=False))
     first, *_ = team(recipe, steps, world, threads, grouped=world > 1)
     cluster = Cluster(world, inside=first["link"], start=0.0) if world > 1 else Cluster()
     step_times = {recipe.batch_size: whole, own.batch_size: beside}
@@ -137,7 +143,7 @@ def compare(recipe: Recipe, world: int, threads: int, steps: int, whole: float) 
     return {
         "processes": world,
         "batch": own.batch_size,
-        "alone_seconds": alone["seconds"],
+        "alone_seconds": alone,
         "beside_others_seconds": beside,
         "latency_seconds": cluster.inside.latency if world > 1 else None,
         "bytes_per_second": cluster.inside.bandwidth if world > 1 else None,
@@ -150,6 +156,25 @@ def compare(recipe: Recipe, world: int, threads: int, steps: int, whole: float) 
         "predicted_to_measured": predicted.step / first["seconds"],
         "measured_efficiency": whole / (world * first["seconds"]),
     }
+
+
+def groups_of_one(results: Path) -> list[dict[str, Any]]:
+    """Predicted and measured seconds of the steps that benchmarks.group has timed."""
+    rows = []
+    for path in sorted(results.glob("group-*.json")):
+        content = json.loads(path.read_text())
+        if content["record"]["device"] != steptimes.table().device:
+            continue
+        for run in content["runs"]:
+            setting, measured = run["setting"], run["results"]["joined"]["seconds"]
+            changes = [f"timesteps={setting['timesteps']}", f"batch_size={setting['batch']}", "short_epochs=0"]
+            recipe = recipes.get(setting["recipe"]).changed(changes)
+            data = expected(recipe.data, size=recipe.image_size, timesteps=recipe.timesteps)
+            (predicted,) = scale.forecast(recipe, data, Cluster()).predictions
+            seconds = {"predicted_seconds": predicted.step, "measured_seconds": measured}
+            known = {"predicted_to_measured": predicted.step / measured, "kind": predicted.kind, "source": path.name}
+            rows.append({**setting, **seconds, **known})
+    return rows
 
 
 def main() -> None:
@@ -170,17 +195,20 @@ def main() -> None:
     recipe = recipes.get("demo").changed([*changes, f"batch_size={options.batch}", "padding=0", "evaluate_every=1000"])
     out = options.out or result_path("scale", CPU)
     (whole,) = team(recipe, options.steps, 1, options.threads, grouped=False)
-    runs = []
+    runs, groups = [], groups_of_one(Path("results"))
+    for row in groups:
+        print(f"{row['network']}, group of one, {row['batch']} images: {_compared(row)}")
     for world in options.processes:
         row = compare(recipe, world, options.threads, options.steps, whole["seconds"])
         runs.append(row)
-        print(
-            f"{world} processes of {row['batch']} images: predicted {1e3 * row['predicted_seconds']:.1f} ms, "
-            f"measured {1e3 * row['measured_seconds']:.1f} ms ({row['predicted_to_measured']:.2f})",
-            flush=True,
-        )
-        write_result(out, {"setting": setting, "runs": runs}, device=CPU, seed=recipe.seed)
+        print(f"{world} processes of {row['batch']} images: {_compared(row)}", flush=True)
+        write_result(out, {"setting": setting, "runs": runs, "groups_of_one": groups}, device=CPU, seed=recipe.seed)
     print(f"written to {out}")
+
+
+def _compared(row: dict[str, Any]) -> str:
+    predicted, measured = (1e3 * row[f"{what}_seconds"] for what in ("predicted", "measured"))
+    return f"predicted {predicted:.2f} ms, measured {measured:.2f} ms ({row['predicted_to_measured']:.2f})"
 
 
 if __name__ == "__main__":

@@ -114,6 +114,10 @@ def costs(found: Sequence[Step], works: dict[Subject, Work], per_layer: float) -
     per_unit = [(step.seconds - per_layer * works[s].layers) / step.units for s, step in largest.items()]
     relative = counted / np.array(per_unit)[:, None]
     multiplication, neuron = np.linalg.lstsq(relative, np.ones(len(relative)))[0]
+    if min(multiplication, neuron) <= 0:
+        raise ValueError(
+            "the measured networks are too much alike to tell multiplications from neurons; add others"
+        )
     return float(multiplication), float(neuron)
 
 

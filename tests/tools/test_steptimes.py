@@ -1,6 +1,7 @@
 """The step times of the package are those of results/, and nothing else."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -66,3 +67,6 @@ def test_the_fits_find_what_steps_are_made_of() -> None:
     found = [made("a", n) for n in (4, 9, 30)] + [made("b", 8), made("c", 70)]
     assert steptimes.seconds_per_layer(found, works) == pytest.approx(0.02)
     assert steptimes.costs(found, works, 0.02) == pytest.approx((3e-3, 5e-3))
+    smaller = [replace(step, seconds=step.seconds / 30) if step.network == "b" else step for step in found]
+    with pytest.raises(ValueError, match="too much alike to tell multiplications from neurons"):
+        steptimes.costs(smaller, works, 0.02)
