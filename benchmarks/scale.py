@@ -40,7 +40,6 @@ from rheobase.train.steptimes import Estimate
 CPU = torch.device("cpu")
 CLASSES = 10
 SMALL, LARGE = 2**10, 2**21  # values of the collectives that are timed
-REPEATS = 40
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["rheobase.train"])
 
@@ -61,25 +60,25 @@ def step_seconds(recipe: Recipe, data: Dataset, folder: Path) -> float:
     return statistics.median(row["seconds"] for row in rows) * recipe.batch_size / len(data.train)
 
 
-def measured_link() -> Link:
+def measured_link(repeats: int) -> Link:
     """Latency and bandwidth of this process's group, such that the model's collectives take what gloo takes here."""
+
+    def timed(collective: Callable[[], Any]) -> float:
+        times = []
+        for _ in range(repeats):
+            dist.barrier()
+            began = time.perf_counter()
+            collective()
+            times.append(time.perf_counter() - began)
+        return statistics.median(times)
+
     world = dist.get_world_size()
     few, many = torch.ones(SMALL), torch.ones(LARGE)
     parts = [torch.empty_like(few) for _ in range(world)]
     messages = 3 * (world - 1)  # of a gathering and a reduction
-    latency = (_timed(lambda: dist.all_gather(parts, few)) + _timed(lambda: dist.all_reduce(few))) / messages
-    sending = _timed(lambda: dist.all_reduce(many.fill_(1.0))) - 2 * (world - 1) * latency
+    latency = (timed(lambda: dist.all_gather(parts, few)) + timed(lambda: dist.all_reduce(few))) / messages
+    sending = timed(lambda: dist.all_reduce(many.fill_(1.0))) - 2 * (world - 1) * latency
     return Link(latency, 2 * (world - 1) / world * many.nbytes / sending)
-
-
-def _timed(collective: Callable[[], Any]) -> float:
-    times = []
-    for _ in range(REPEATS):
-        dist.barrier()
-        began = time.perf_counter()
-        collective()
-        times.append(time.perf_counter() - began)
-    return statistics.median(times)
 
 
 def member(
@@ -95,7 +94,7 @@ def member(
     place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     os.environ |= {name: str(value) for name, value in place.items()}
     with distributed.team(CPU):
-        answer.send({"link": measured_link(), "seconds": step_seconds(recipe, data, out)})
+        answer.send({"link": measured_link(repeats=4 * steps), "seconds": step_seconds(recipe, data, out)})
 
 
 def team(recipe: Recipe, steps: int, world: int, threads: int, *, grouped: bool) -> list[dict[str, Any]]:
@@ -127,34 +126,43 @@ def _free_port() -> int:
         return listener.getsockname()[1]
 
 
-def compare(recipe: Recipe, world: int, threads: int, steps: int, whole: float) -> dict[str, Any]:
-    """Predicted and measured seconds of a step whose batch `world` processes share; `whole` are those of one."""
+def measure(recipe: Recipe, world: int, threads: int, steps: int, whole: float) -> dict[str, Any]:
+    """A step whose batch `world` processes share, predicted and measured; that of one process takes `whole` seconds."""
+    if world == 1:
+        (again,) = team(recipe, steps, 1, threads, grouped=False)
+        return compare(recipe, 1, whole, alone=whole, beside=whole, link=None, measured=again["seconds"])
+    own = replace(recipe, batch_size=-(-recipe.batch_size // world))
+    (alone,) = (found["seconds"] for found in team(own, steps, 1, threads, grouped=False))
+    beside = max(found["seconds"] for found in team(own, steps, world, threads, grouped=False))
+    first, *_ = team(recipe, steps, world, threads, grouped=True)
+    return compare(recipe, world, whole, alone=alone, beside=beside, link=first["link"], measured=first["seconds"])
+
+
+def compare(
+    recipe: Recipe, world: int, whole: float, *, alone: float, beside: float, link: Link | None, measured: float
+) -> dict[str, Any]:
+    """The prediction from what was measured of a process alone, of one beside others, and of gloo."""
     info = noise(recipe, recipe.batch_size).info
     traffic, _ = scale.counted(recipe, info)
-    own = replace(recipe, batch_size=scale.share(recipe, info, Cluster(world)))
-    alone = beside = whole
-    if world > 1:
-        (alone,) = (found["seconds"] for found in team(own, steps, 1, threads, grouped=False))
-        beside = max(found["seconds"] for found in team(own, steps, world, threads, grouped=False))
-    first, *_ = team(recipe, steps, world, threads, grouped=world > 1)
-    cluster = Cluster(world, inside=first["link"], start=0.0) if world > 1 else Cluster()
-    step_times = {recipe.batch_size: whole, own.batch_size: beside}
+    cluster = Cluster(world, inside=link, start=0.0) if link else Cluster(world)
+    own = scale.share(recipe, info, cluster)
+    step_times = {recipe.batch_size: whole, own: beside}
     predicted = scale.predict(recipe, info, cluster, traffic, lambda n, _: Estimate(step_times[n], "measured", "here"))
     return {
         "processes": world,
-        "batch": own.batch_size,
+        "batch": own,
         "alone_seconds": alone,
         "beside_others_seconds": beside,
-        "latency_seconds": cluster.inside.latency if world > 1 else None,
-        "bytes_per_second": cluster.inside.bandwidth if world > 1 else None,
+        "latency_seconds": link and link.latency,
+        "bytes_per_second": link and link.bandwidth,
         "collectives": traffic.collectives,
         "bytes": traffic.bytes,
         "statistics_seconds": predicted.statistics,
         "gradients_seconds": predicted.gradients,
         "predicted_seconds": predicted.step,
-        "measured_seconds": first["seconds"],
-        "predicted_to_measured": predicted.step / first["seconds"],
-        "measured_efficiency": whole / (world * first["seconds"]),
+        "measured_seconds": measured,
+        "predicted_to_measured": predicted.step / measured,
+        "measured_efficiency": whole / (world * measured),
     }
 
 
@@ -199,7 +207,7 @@ def main() -> None:
     for row in groups:
         print(f"{row['network']}, group of one, {row['batch']} images: {_compared(row)}")
     for world in options.processes:
-        row = compare(recipe, world, options.threads, options.steps, whole["seconds"])
+        row = measure(recipe, world, options.threads, options.steps, whole["seconds"])
         runs.append(row)
         print(f"{world} processes of {row['batch']} images: {_compared(row)}", flush=True)
         write_result(out, {"setting": setting, "runs": runs, "groups_of_one": groups}, device=CPU, seed=recipe.seed)

@@ -115,9 +115,7 @@ def costs(found: Sequence[Step], works: dict[Subject, Work], per_layer: float) -
     relative = counted / np.array(per_unit)[:, None]
     multiplication, neuron = np.linalg.lstsq(relative, np.ones(len(relative)))[0]
     if min(multiplication, neuron) <= 0:
-        raise ValueError(
-            "the measured networks are too much alike to tell multiplications from neurons; add others"
-        )
+        raise ValueError("the measured networks are too much alike to tell multiplications from neurons; add others")
     return float(multiplication), float(neuron)
 
 

@@ -9,21 +9,32 @@ import pytest
 from benchmarks import scale
 from rheobase import recipes
 from rheobase.train import steptimes
+from rheobase.train.scale import Link
 
 TOY = recipes.get("demo").changed(["image_size=8", "timesteps=1", "epochs=2", "batch_size=6", "padding=0"])
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="cores cannot be chosen here")
-def test_a_group_is_compared_with_its_prediction() -> None:
+def test_the_processes_of_a_group_train_and_measure_gloo() -> None:
     if len(os.sched_getaffinity(0)) < 2:
         pytest.skip("needs two cores")
-    row = scale.compare(TOY, 2, threads=1, steps=2, whole=0.5)
-    assert (row["processes"], row["batch"], row["collectives"]) == (2, 3, 15)
-    parts = row["beside_others_seconds"] + row["statistics_seconds"] + row["gradients_seconds"]
+    for found in scale.team(TOY, 1, 2, 1, grouped=True):
+        assert found["seconds"] > 0
+        assert found["link"].latency > 0
+
+
+def test_a_prediction_is_made_of_what_was_measured() -> None:
+    link = Link(latency=1e-3, bandwidth=1e9)
+    row = scale.compare(TOY, 2, 0.5, alone=0.2, beside=0.25, link=link, measured=0.4)
+    assert (row["processes"], row["batch"], row["collectives"], row["alone_seconds"]) == (2, 3, 15, 0.2)
+    assert row["statistics_seconds"] == pytest.approx(7 * 1e-3 + 7 * 2e-3, rel=0.01)  # they are small
+    assert row["gradients_seconds"] == pytest.approx(2e-3 + row["bytes"] / 1e9, rel=0.01)  # and most of all bytes
+    parts = 0.25 + row["statistics_seconds"] + row["gradients_seconds"]
     assert row["predicted_seconds"] == pytest.approx(parts)
-    assert row["predicted_to_measured"] == pytest.approx(row["predicted_seconds"] / row["measured_seconds"])
-    assert row["measured_efficiency"] == pytest.approx(0.5 / (2 * row["measured_seconds"]))
-    assert row["statistics_seconds"] > 14 * row["latency_seconds"] > 0
+    assert row["predicted_to_measured"] == pytest.approx(parts / 0.4)
+    assert row["measured_efficiency"] == pytest.approx(0.5 / (2 * 0.4))
+    one = scale.compare(TOY, 1, 0.5, alone=0.5, beside=0.5, link=None, measured=0.5)
+    assert (one["predicted_to_measured"], one["latency_seconds"]) == (1.0, None)
 
 
 def test_groups_of_one_are_compared_with_the_step_of_one_process(tmp_path: Path) -> None:
