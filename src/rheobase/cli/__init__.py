@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from rheobase import __version__, plugins
-from rheobase.cli import analysis, compare, data, deploy, lists, train
+from rheobase.cli import analysis, compare, data, deploy, lists, plan, train
 from rheobase.cli.terminal import Terminal, one_line
 
 app = typer.Typer(
@@ -36,7 +36,7 @@ def _options(
 ) -> None: ...
 
 
-for group in (train, compare, lists, data, deploy, analysis):
+for group in (train, compare, lists, plan, data, deploy, analysis):
     group.register(app)
 
 

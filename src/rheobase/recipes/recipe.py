@@ -5,8 +5,10 @@ Its parts (data, network, neuron, loss, optimizer) are names on the shelves of `
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
-from math import isfinite
+from math import inf
 from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+LARGEST, LARGEST_SEED = 10**9, 2**63 - 1  # numbers above are a slip of the hand, and overflow somewhere
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,13 +118,17 @@ class Recipe:
                 raise ValueError(f"{name}: expected true or false, got {value}")
             if kind is float and type(value) not in (int, float):
                 raise ValueError(f"{name}: expected a number, got {value}")
+            largest = LARGEST_SEED if name == "seed" else LARGEST
+            if kind is int and value > largest:
+                raise ValueError(f"{name}: expected at most {largest}, got {value}")
             if kind is str and (not isinstance(value, str) or not value):
                 raise ValueError(f"{name}: expected a name, got {value!r}")
             if get_origin(kind) is Literal and value not in get_args(kind):
                 raise ValueError(f"{name}: expected one of {', '.join(get_args(kind))}, got '{value}'")
         counts = ("timesteps", "epochs", "batch_size", "step_epochs", "evaluate_every")
         self._check("at least 1", counts, lambda v: v >= 1)
-        self._check("above 0", ("v_th", "width", "lr"), lambda v: v > 0)
+        self._check("above 0", ("lr",), lambda v: v > 0)
+        self._check(f"between {1 / LARGEST} and {LARGEST}", ("v_th", "width"), lambda v: 1 / LARGEST <= v <= LARGEST)
         self._check("between 0 and 1", ("decay", "momentum", "label_smoothing", "average"), lambda v: 0 <= v <= 1)
         self._check(
             "0 or more",
@@ -156,7 +162,7 @@ class Recipe:
 
     def _check(self, what: str, names: Iterable[str], good: Callable[[Any], bool]) -> None:
         for name in names:
-            if not (isfinite(getattr(self, name)) and good(getattr(self, name))):
+            if not (-inf < getattr(self, name) < inf and good(getattr(self, name))):
                 raise ValueError(f"{name}: expected {what}, got {getattr(self, name)}")
 
     @classmethod
