@@ -229,6 +229,31 @@ def test_given_moments_are_constants(backend: str, static: tuple[bool, ...]) -> 
     check(case, backend, moments=(mean, 0.5 + torch.rand_like(mean)))
 
 
+@pytest.mark.parametrize("wanted", [(), ("weight",), ("bias",), ("decay",)], ids=str)
+def test_sums_are_taken_where_somebody_needs_them(
+    backend: str, wanted: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = Case((4, 3, 5, 6, 2), [channels_last, contiguous], static=(True, False))
+    mean = torch.randn(2, 5, dtype=torch.float64)
+    moments = mean, 0.5 + torch.rand_like(mean)
+    taken: list[Any] = []
+    take = fused.backward_sums
+    monkeypatch.setattr(fused, "backward_sums", lambda *arguments: taken.append(1) or take(*arguments))
+
+    def grads(fire: Callable[..., Any], **options: Any) -> list[Tensor]:
+        leaves = [leaf.detach().requires_grad_() for leaf in case.leaves]
+        given = {"weight": case.weight, "bias": case.bias, "decay": decays(5)}
+        given = {name: p.detach().clone().requires_grad_(name in wanted) for name, p in given.items()}
+        weight, bias, decay = given.values()
+        settings = SETTINGS | {"decay": decay}
+        spikes, _ = fire(case.xs(leaves), weight, bias, moments=moments, **settings, **options)
+        return list(torch.autograd.grad(spikes, [*leaves, *(given[name] for name in wanted)], case.grad))
+
+    for got, want in zip(grads(kernels.fire, backend=backend), grads(functional.fire), strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-9, atol=1e-9)
+    assert len(taken) == len(wanted)
+
+
 def test_a_gradient_without_memory_of_its_own(backend: str) -> None:
     case = Case((4, 3, 17, 6, 5), [channels_last, contiguous])
     case.grad = torch.randn(4, 1, 17, 1, 1, dtype=torch.float64).expand(4, 3, 17, 6, 5)

@@ -14,6 +14,7 @@ Constant moments (inference) are the case M = infinity.
 
 from collections.abc import Sequence
 from importlib import import_module
+from math import isinf
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -249,10 +250,18 @@ def run_backward(
     group: dist.ProcessGroup | None,
     backend: str,
     disposable: Sequence[int] = (),
+    *,
+    by_inputs_alone: bool = False,
 ) -> Gradients:
-    """The last two steps; the gradients of `disposable` branches, in ascending order, overwrite them."""
+    """The last two steps; the gradients of `disposable` branches, in ascending order, overwrite them.
+
+    Where gradients are wanted of the inputs alone and the moments are constants, nobody needs the sums.
+    """
     arguments, n = neurons.arguments, len(xs)
-    found = backward_sums(grad, xs, *arguments, backend)
+    if by_inputs_alone and isinf(values.own):
+        found = neurons.weight.new_zeros(sums_rows(neurons), neurons.weight.shape[1])
+    else:
+        found = backward_sums(grad, xs, *arguments, backend)
     sums, by_decays = found[: 1 + n], None if neurons.decays is None else found[1 + n]
     grad_weight, grad_bias = sums[1:], sums[:1].expand_as(neurons.bias)
     if group is not None:
@@ -303,5 +312,6 @@ class FusedFire(torch.autograd.Function):
         weight, bias, mean, var, decays, *xs = ctx.saved_tensors
         constants, group, backend = ctx.settings
         neurons = Neurons(weight, bias, mean, var, decays, constants)
-        found = run_backward(grads[0], xs, neurons, ctx.values, group, backend)
+        alone = not any(ctx.needs_input_grad[i] for i in (1, 2, 5))  # of weight, bias and decays
+        found = run_backward(grads[0], xs, neurons, ctx.values, group, backend, by_inputs_alone=alone)
         return None, found.weight, found.bias, None, None, found.decays, *found.xs

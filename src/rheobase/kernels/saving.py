@@ -117,7 +117,10 @@ class _SavingFire(torch.autograd.Function):
             synapse = ctx.synapses[i]
             xs[i] = unpacked(i) if synapse is None else synapse.output(unpacked(i), kernels[i])
         neurons = Neurons(weight, bias, mean, var, decays, constants)
-        found = run_backward(grads[0], xs, neurons, ctx.values, group, backend, disposable=rebuilt)
+        alone = not any(ctx.needs_input_grad[i] for i in (3, 4, 7))  # of weight, bias and decays
+        found = run_backward(
+            grads[0], xs, neurons, ctx.values, group, backend, disposable=rebuilt, by_inputs_alone=alone
+        )
         del xs, saved  # a whole sequence each: gone before the convolutions' gradients take their place
         grad_inputs, grad_kernels = [], []
         for i, synapse in enumerate(ctx.synapses):
