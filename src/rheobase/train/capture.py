@@ -1,4 +1,4 @@
-"""A training step as one CUDA graph: the GPU runs it without waiting for Python.
+"""A step of training or evaluation as one CUDA graph: the GPU runs it without waiting for Python.
 
 The step is the same function that runs eagerly. It may read and change tensors in place (weights, optimiser state, a
 learning rate kept as a tensor), must not move data to the host, and always gets inputs of the same shapes.
@@ -63,7 +63,7 @@ class CapturedStep:
         except RuntimeError as error:
             reason = str(error).splitlines()[0]
             warnings.warn(
-                f"the training step cannot become a CUDA graph and runs eagerly, which is slower ({reason}); "
+                f"a step cannot become a CUDA graph and runs eagerly, which is slower ({reason}); "
                 "a part of yours moves data to the host, .item() for example",
                 stacklevel=2,
             )
@@ -72,6 +72,6 @@ class CapturedStep:
         self.inputs, self.outputs, self.graph = held, outputs, graph
 
 
-def capture(step: Step, device: torch.device) -> Step:
+def capture(step: Step, device: torch.device, *, eager_calls: int = 3) -> Step:
     """`step` as a CUDA graph on a GPU; `step` itself elsewhere."""
-    return CapturedStep(step) if device.type == "cuda" else step
+    return CapturedStep(step, eager_calls=eager_calls) if device.type == "cuda" else step
