@@ -260,6 +260,22 @@ def test_a_gradient_without_memory_of_its_own(backend: str) -> None:
     check(case, backend)
 
 
+@pytest.mark.parametrize("memory", ["speed", "packed"])
+def test_nobody_asks_for_gradients_of_these_spikes(memory: str) -> None:
+    class Stop(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: Any, *grads: Tensor) -> None:
+            return None
+
+    network = build("resnet8", memory=memory)
+    Stop.apply(network.body(network.soma(network.stem(torch.randn(2, 3, 1, 8, 8))))).sum().backward()
+    assert all(p.grad is None for p in network.parameters())
+
+
 def test_three_branches_on_the_cpu() -> None:
     check(Case((4, 3, 17, 6, 5), [contiguous, channels_last, every_other], static=(False, True, False)), "cpu")
 

@@ -288,6 +288,13 @@ def refuse_higher_derivatives() -> None:
         )
 
 
+def leave_out_moments(ctx: Any, neurons: Neurons) -> None:
+    """To be called in a forward pass: moments have no gradients, and nobody shall fill tensors with zeros for them."""
+    ctx.mark_non_differentiable(neurons.mean, neurons.var)
+    if not torch.compiler.is_compiling():
+        ctx.set_materialize_grads(False)
+
+
 class FusedFire(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -303,12 +310,14 @@ class FusedFire(torch.autograd.Function):
         spikes, neurons, values = run_forward(list(xs), weight, bias, mean, var, decays, settings)
         ctx.save_for_backward(*neurons[:-1], *xs)
         ctx.settings, ctx.values = settings, values
-        ctx.mark_non_differentiable(neurons.mean, neurons.var)
+        leave_out_moments(ctx, neurons)
         return spikes, neurons.mean, neurons.var
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         refuse_higher_derivatives()
+        if grads[0] is None:
+            return (None,) * len(ctx.needs_input_grad)
         weight, bias, mean, var, decays, *xs = ctx.saved_tensors
         constants, group, backend = ctx.settings
         neurons = Neurons(weight, bias, mean, var, decays, constants)
