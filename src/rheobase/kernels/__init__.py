@@ -16,10 +16,12 @@ from torch.distributed import ProcessGroup
 from rheobase import functional
 from rheobase.extras import installed
 from rheobase.functional import Moments
+from rheobase.kernels import bare, fused
 from rheobase.kernels.bare import BRANCHES, BareNeurons, integrate, integrates
 from rheobase.kernels.convolution import CAN_PREPARE, PreparedWeight, convolve
 from rheobase.kernels.fused import Constants, FusedFire, Settings, is_static
 from rheobase.kernels.group import joined_moments
+from rheobase.kernels.light import lighten
 from rheobase.kernels.packing import are_marked, mark_spikes
 from rheobase.kernels.saving import Branch, Deferred, Synapse, fire_saving
 from rheobase.kernels.winograd import Window
@@ -28,6 +30,8 @@ __all__ = [
     "BACKENDS", "BRANCHES", "CAN_PREPARE", "BareNeurons", "Branch", "PreparedWeight", "Synapse", "Window", "are_marked",
     "convolve", "fire", "integrate", "integrates", "interpreted", "is_static", "joined_moments", "mark_spikes",
 ]  # fmt: skip
+
+lighten([*vars(fused).values(), *vars(bare).values()])
 
 BACKENDS = ("auto", "reference", "triton", "cpu")
 
