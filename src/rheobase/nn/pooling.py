@@ -17,10 +17,11 @@ class _MeanOfWindows(torch.autograd.Function):
         # where steps share memory (held or overlapping ones), their gradients do not
         ctx.size, ctx.like = size, (x.shape, torch.empty_like(x, device="meta").stride(), x.dtype)
         windows = _windows(x, size)
-        total = torch.zeros_like(windows[..., 0, :, 0], dtype=torch.promote_types(x.dtype, torch.float32))
-        for i, j in product(range(size), repeat=2):
-            total += windows[..., i, :, j]
-        return (total / size**2).to(x.dtype)
+        first, *others = (windows[..., i, :, j] for i, j in product(range(size), repeat=2))
+        total = first.to(torch.promote_types(x.dtype, torch.float32), copy=True)
+        for other in others:
+            total += other
+        return torch.div(total, size**2, out=torch.empty_like(total, dtype=x.dtype))
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
