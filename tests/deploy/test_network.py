@@ -136,7 +136,8 @@ def test_a_gpus_neurons_add_the_biases() -> None:
     network = fold(styled(BasicBlock))
     biased = {name for name, node in network.nodes.items() if isinstance(node, nn.Conv2d) and node.bias is not None}
     scaled = {name for name, node in network.nodes.items() if isinstance(node, Scale)}
-    assert biased and scaled
+    assert biased
+    assert scaled
     assert {n for n, left in network._left_to_neurons(with_biases=True).items() if left.bias is not None} == biased
     assert network._left_to_neurons(with_biases=False).keys() == scaled
 
@@ -182,4 +183,5 @@ def test_it_fits_into_a_cuda_graph(integer: bool) -> None:
 def test_on_a_gpu_gradients_are_still_there() -> None:
     network, x = fold(styled(BasicBlock)).cuda(), images(3, 2, 8).cuda().requires_grad_()
     network(x, 4).sum().backward()
-    assert x.grad is not None and x.grad.any()
+    assert x.grad is not None
+    assert x.grad.any()

@@ -43,9 +43,7 @@ def sgd(groups: Groups, lr: float | Tensor, recipe: Recipe) -> torch.optim.Optim
 def adamw(groups: Groups, lr: float | Tensor, recipe: Recipe) -> torch.optim.Optimizer:
     """Adam with decoupled weight decay; the recipe's momentum is the first beta."""
     capturable = isinstance(lr, Tensor)
-    made: torch.optim.AdamW = _AdamW(
-        groups, lr=lr, betas=(recipe.momentum, 0.999), fused=True, capturable=capturable
-    )
+    made: torch.optim.AdamW = _AdamW(groups, lr=lr, betas=(recipe.momentum, 0.999), fused=True, capturable=capturable)
     return made
 
 
