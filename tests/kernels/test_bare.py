@@ -61,10 +61,11 @@ def test_equals_the_neurons_step_by_step(
 
 @pytest.mark.parametrize("reset", ["hard", "soft"])
 def test_integers_stay_exact(monkeypatch: pytest.MonkeyPatch, reset: str) -> None:
-    decay = (vector(0, 1) * 64).floor() / 64
-    neurons = LIF(decay, (vector(3, 90) * 64).floor() / 64 + 0.5 / 64, 6, reset=reset)
-    currents = [torch.randint(-100, 120, (5, N, C, H, W)).double() for _ in range(2)]
-    both(monkeypatch, neurons, currents, [Left(), Left(torch.arange(C).double(), torch.arange(C).double() - 4)])
+    """Potentials are quarters, thresholds lie between them, and often an input decides by a single quarter."""
+    decay = (torch.arange(C) % 5).double() / 4
+    neurons = LIF(decay, (torch.arange(C) % 7).double() / 4 + 0.125, 2, reset=reset)
+    currents = [torch.randint(-2, 3, (7, N, C, H, W)).double() for _ in range(2)]
+    both(monkeypatch, neurons, currents, [Left(), Left((torch.arange(C) % 3).double() - 1, torch.arange(C).double() % 2)])
 
 
 def test_other_memory_orders_and_linear_layers(monkeypatch: pytest.MonkeyPatch) -> None:

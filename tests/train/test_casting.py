@@ -57,6 +57,7 @@ class Twice(nn.Module):
     def forward(self, x: Tensor, timesteps: int) -> Tensor:
         s = self.soma(self.conv(as_sequence(x, timesteps)))
         s = self.last(self.still(self.soma(self.conv(s))))
+        assert not self.still.weight.requires_grad  # or its gradient would be computed for nobody
         return self.two(self.one(s.mean((3, 4))))
 
 
