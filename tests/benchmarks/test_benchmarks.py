@@ -3,13 +3,14 @@
 import json
 from functools import partial
 from io import StringIO
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from rich.console import Console
 
-from benchmarks import group, loop, soma, step
+from benchmarks import group, inference, loop, soma, step
 from benchmarks.contenders import CONTENDERS, FLOOR, VARIANTS, Contender, Setting, difference_from_law, synapses
 from benchmarks.measure import play_round, prepare
 from benchmarks.peers import Unavailable
@@ -166,3 +167,44 @@ def test_a_node_takes_the_fastest_protocol_for_every_size():
     assert node.seconds(large) == pytest.approx(8.4e-6 + 14 * 3.4e-6 + 58_659_368 * 14 / 8 / 370e9)
     gathered = Collective("all_gather", 4096)  # each brings so much: eight times that arrives, but for the own part
     assert node.seconds(gathered) == pytest.approx(6.6e-6 + 7 * 0.6e-6 + 4096 * 7 / 141e9)
+
+
+def test_inference_measures_everybody_who_is_there() -> None:
+    networks = inference.contenders("resnet8", 2, torch.device("cpu"), size=8)
+    assert list(networks)[:3] == ["folded", "as trained", "ReLU network"]
+    found = {"5": inference.measure(5, networks, 1, size=8)}
+    assert all(of["images_per_second"] > 0 for of in found["5"].values())
+    with torch.no_grad():  # two of them are the same network
+        x = torch.randn(3, 3, 8, 8)
+        assert networks["folded"](x).shape == networks["as trained"](x).shape == (2, 3, 10)
+    page = StringIO()
+    Console(file=page, width=120).print(inference.table("resnet8", 2, found))
+    assert "batch 5, images/s" in page.getvalue()
+    assert "as trained" in page.getvalue()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_inference_on_a_gpu_is_eager_and_captured() -> None:
+    networks = inference.contenders("resnet8", 2, torch.device("cuda"), size=8)
+    found = inference.measure_on_gpu(5, networks, 1, 8)
+    assert {"folded", "folded, CUDA graph", "as trained, CUDA graph", "ReLU network, T x N images"} <= found.keys()
+    assert all(of["milliseconds"] > 0 for of in found.values())
+
+
+def test_large_networks_have_sizes_of_their_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    seen: list[Setting] = []
+
+    def compare(names: list[str], setting: Setting, *others: Any) -> Any:
+        seen.append(setting)
+        yield {"setting": {}, "results": {}, "skipped": {}}
+
+    monkeypatch.setattr(step, "compare", compare)
+    monkeypatch.setattr(step, "step_table", lambda run: "")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(step, "write_result", lambda *content, **how: None)
+    for words in ([], ["--network", "resnet34"], ["--network", "resnet50"], ["--network", "resnet50", "--batch", "8"]):
+        monkeypatch.setattr("sys.argv", ["step", *words, "--out", str(tmp_path / "out.json")])
+        step.main()
+    assert [(s.network, s.image_size, s.batch, s.timesteps) for s in seen] == [
+        ("resnet19", 32, 256, 4), ("resnet34", 224, 48, 4), ("resnet50", 224, 32, 4), ("resnet50", 224, 8, 4)
+    ]  # fmt: skip

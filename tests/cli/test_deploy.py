@@ -165,11 +165,13 @@ def test_predict_from_run_and_files(run, tmp_path):
     sources = [run, *(run / n for n in ("folded.safetensors", "network.nir", "network.onnx", "network-int8.nir"))]
     rows = []
     for source in sources:
-        result = call("predict", source, tmp_path / "five.npy", "--top", 2)
+        result = call("predict", source, tmp_path / "five.npy", "--top", 2, "--device", "cpu")
         assert result.exit_code == 0, result.output
         rows.append([line.split(": ")[1] for line in result.output.splitlines()])
     assert all(row == rows[0] for row in rows[:4])  # int8 may differ
     assert len(rows[4]) == 1
+    with pytest.raises(ValueError, match=r"network\.onnx is an ONNX file, which runs on the CPU; use --device cpu"):
+        call("predict", run / "network.onnx", tmp_path / "five.npy", "--device", "cuda")
 
 
 def test_predict_pictures_in_a_folder(run, tmp_path):

@@ -142,23 +142,21 @@ def predict(
     network: NetworkArgument,
     images: Annotated[list[Path], typer.Argument(help="Images, recordings or .npy arrays, or folders of them.")],
     top: Annotated[int, typer.Option(min=1, help="Classes to show.")] = 3,
+    device: DeviceOption = "auto",
     json: JsonOption = False,
     plugin: PluginOption = None,
 ) -> None:
     """Classify images or recordings: the most likely classes and their probabilities."""
-    import torch
-
     from rheobase.data.pictures import find, read
-    from rheobase.functional import readout
-    from rheobase.tasks.open import input_dtype, open_as_it_is
+    from rheobase.tasks.predict import Classifier
 
-    found, stated = open_as_it_is(network)
-    classes, paths = stated.data.classes, find(images, stated.data)
+    classify = Classifier(network, device)
+    classes, paths = classify.about.data.classes, find(images, classify.about.data)
     seen: list[dict[str, object]] = []
     left_out: list[dict[str, str]] = []
     for path in paths:
         try:
-            x = read(path, stated.data).to(input_dtype(found))
+            x = read(path, classify.about.data)
         except ValueError as error:
             if len(paths) == 1:
                 raise
@@ -166,9 +164,7 @@ def predict(
             if not json:
                 console.print(one_line(f"left out: {error}"))
             continue
-        with torch.no_grad():
-            share = readout(found(x, stated.recipe.timesteps if x.ndim == 4 else None)).softmax(1)[0]
-        best = share.topk(min(top, len(classes)))
+        best = classify(x).topk(min(top, len(classes)))
         pairs = [(classes[k], p) for k, p in zip(best.indices.tolist(), best.values.tolist(), strict=True)]
         seen.append({"file": str(path), "classes": [{"class": name, "probability": p} for name, p in pairs]})
         if not json:

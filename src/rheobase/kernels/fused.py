@@ -16,7 +16,7 @@ Constant moments (inference) are the case M = infinity.
 
 from collections.abc import Sequence
 from importlib import import_module
-from math import inf
+from math import inf, isinf
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -262,10 +262,18 @@ def run_backward(
     group: dist.ProcessGroup | None,
     backend: str,
     disposable: Sequence[int] = (),
+    *,
+    by_inputs_alone: bool = False,
 ) -> Gradients:
-    """The last two steps; the gradients of `disposable` branches, in ascending order, overwrite them."""
+    """The last two steps; the gradients of `disposable` branches, in ascending order, overwrite them.
+
+    Where gradients are wanted of the inputs alone and the moments are constants, nobody needs the sums.
+    """
     arguments, n = neurons.arguments, len(xs)
-    found = backward_sums(grad, xs, *arguments, backend)
+    if by_inputs_alone and isinf(values.number):
+        found = neurons.weight.new_zeros(sums_rows(neurons), neurons.weight.shape[1])
+    else:
+        found = backward_sums(grad, xs, *arguments, backend)
     sums, by_decays = found[: 1 + n], None if neurons.decays is None else found[1 + n]
     grad_weight, grad_bias = sums[1:], sums[:1].expand_as(neurons.bias)
     if values.inverse is not None:
@@ -290,6 +298,13 @@ def refuse_higher_derivatives() -> None:
         )
 
 
+def leave_out_moments(ctx: Any, neurons: Neurons) -> None:
+    """To be called in a forward pass: moments have no gradients, and nobody shall fill tensors with zeros for them."""
+    ctx.mark_non_differentiable(neurons.mean, neurons.var)
+    if not torch.compiler.is_compiling():
+        ctx.set_materialize_grads(False)
+
+
 class FusedFire(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -305,14 +320,17 @@ class FusedFire(torch.autograd.Function):
         spikes, neurons, values = run_forward(list(xs), weight, bias, mean, var, decays, settings)
         ctx.save_for_backward(*neurons[:-1], *xs)
         ctx.settings, ctx.values = settings, values
-        ctx.mark_non_differentiable(neurons.mean, neurons.var)
+        leave_out_moments(ctx, neurons)
         return spikes, neurons.mean, neurons.var
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         refuse_higher_derivatives()
+        if grads[0] is None:
+            return (None,) * len(ctx.needs_input_grad)
         weight, bias, mean, var, decays, *xs = ctx.saved_tensors
         constants, group, backend = ctx.settings
         neurons = Neurons(weight, bias, mean, var, decays, constants)
-        found = run_backward(grads[0], xs, neurons, ctx.values, group, backend)
+        alone = not any(ctx.needs_input_grad[i] for i in (1, 2, 5))  # of weight, bias and decays
+        found = run_backward(grads[0], xs, neurons, ctx.values, group, backend, by_inputs_alone=alone)
         return None, found.weight, found.bias, None, None, found.decays, *found.xs

@@ -1,4 +1,4 @@
-"""The four steps of the fused soma on a GPU: layouts, tiles and launches of the Triton kernels."""
+"""The four steps of the fused soma and bare neurons on a GPU: layouts, tiles and launches of the Triton kernels."""
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -12,6 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from rheobase.kernels import triton_kernels as kernels
+from rheobase.kernels.bare import BareNeurons
 from rheobase.kernels.fused import Neurons, is_static, one_step_if_static, sums_rows
 
 LONGEST_SEGMENT = 8
@@ -222,6 +223,25 @@ def _backward(
         RESET_GRADIENT=neurons.constants.reset_gradient, SURROGATE=neurons.constants.surrogate,
         WIDTH=neurons.constants.width, **constants, **tile,
     )  # fmt: skip
+
+
+@on_device_of_first
+def integrate(xs: list[Tensor], neurons: BareNeurons) -> Tensor:
+    layout = _Layout.of(xs[0])
+    xs = [layout.fit(x) for x in xs]
+    spikes = layout.empty(xs[0])
+    tile = layout.tile("forward")
+    scales, steps = neurons.scales, len(xs[0])
+    vectors = (scales[0], scales[-1], neurons.bias, neurons.v_th, neurons.decays, neurons.initials)
+    kernels.integrate_kernel[layout.grid(tile)](
+        xs[0], xs[-1], spikes, *(None if p is None else p.contiguous() for p in vectors),
+        layout.rows, layout.channels, xs[0].stride(0), xs[-1].stride(0), spikes.stride(0),
+        layout.stride_n, layout.stride_c,
+        T=steps, SEGMENT=_segment(steps), PIXELS=layout.pixels, BRANCHES=len(xs),
+        DECAY=neurons.decay, INITIAL=neurons.initial, SOFT=neurons.reset == "soft",
+        ONE=0.0 if neurons.fraction_bits is None else 2.0**neurons.fraction_bits, ACC=_accumulator(xs[0].dtype), **tile,
+    )  # fmt: skip
+    return spikes
 
 
 @on_device_of_first

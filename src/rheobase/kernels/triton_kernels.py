@@ -1,4 +1,4 @@
-"""The four steps of the fused soma as Triton kernels, for one and two branches.
+"""The four steps of the fused soma as Triton kernels, for one and two branches, and bare neurons.
 
 One step of a sequence is seen as rows x channels: with channels last a row is a pixel of an image, otherwise (a row of)
 P adjacent pixels share a channel. A program owns a tile of ROWS x CHANNELS neurons through all T steps, so the membrane
@@ -258,6 +258,56 @@ def forward_kernel(
             fired = u > V_TH
             _store_step(spikes, start + i, stride_t, at, tl.where(fired, 1.0, 0.0), mask, T, SEGMENT)
             v = _after_reset(u, fired, V_TH, SOFT)
+
+
+@triton.jit
+def _per_channel(p, column, channels, otherwise, ACC: tl.constexpr):
+    """A value for every channel of the tile where there are some, else the one for all."""
+    value = otherwise
+    if p is not None:
+        value = tl.load(p + column, column < channels, other=0).to(ACC)
+    return value
+
+
+@triton.jit
+def integrate_kernel(
+    x1, x2, spikes, scale1, scale2, bias, v_th, decays, initials, rows, channels, x1_stride_t, x2_stride_t, stride_t,
+    stride_n, stride_c, T: tl.constexpr, SEGMENT: tl.constexpr, PIXELS: tl.constexpr, BRANCHES: tl.constexpr,
+    DECAY: tl.constexpr, INITIAL: tl.constexpr, SOFT: tl.constexpr, ONE: tl.constexpr, ACC: tl.constexpr,
+    ROWS: tl.constexpr, CHANNELS: tl.constexpr,
+):  # fmt: skip
+    """Bare neurons. Potentials are any numbers where ONE is 0.0, else multiples of 1 / ONE."""
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    column = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
+    at, mask = _offsets(row, column, rows, channels, stride_n, stride_c, PIXELS)
+    nothing = tl.zeros((CHANNELS,), ACC)
+    factor1 = _per_channel(scale1, column, channels, nothing + 1, ACC)
+    factor2 = _per_channel(scale2, column, channels, nothing + 1, ACC)
+    shift = _per_channel(bias, column, channels, nothing, ACC)
+    decay = _per_channel(decays, column, channels, nothing, ACC)
+    threshold = _per_channel(v_th, column, channels, nothing, ACC)
+    lost = threshold
+    if ONE > 0:
+        lost = tl.floor(threshold * ONE) / ONE
+    v = tl.zeros((ROWS, CHANNELS), ACC) + _per_channel(initials, column, channels, nothing + INITIAL, ACC)
+    for start in range(0, T, SEGMENT):
+        first_inputs = ()
+        second_inputs = ()
+        for i in tl.static_range(SEGMENT):
+            first_inputs = first_inputs + (_load_step(x1, start + i, x1_stride_t, at, mask, T, SEGMENT),)
+            if BRANCHES == 2:
+                second_inputs = second_inputs + (_load_step(x2, start + i, x2_stride_t, at, mask, T, SEGMENT),)
+        for i in tl.static_range(SEGMENT):
+            current = first_inputs[i].to(ACC) * factor1 + shift
+            if BRANCHES == 2:
+                current += second_inputs[i].to(ACC) * factor2
+            v = _decayed(v, decay, DECAY, decays is not None)
+            if ONE > 0:
+                v = tl.floor(v * ONE) / ONE
+            u = v + current
+            fired = u > threshold
+            _store_step(spikes, start + i, stride_t, at, tl.where(fired, 1.0, 0.0), mask, T, SEGMENT)
+            v = tl.where(fired, u - lost, u) if SOFT else tl.where(fired, 0.0, u)
 
 
 @triton.jit

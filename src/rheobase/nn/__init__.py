@@ -9,9 +9,9 @@ from rheobase.nn.input import as_sequence
 from rheobase.nn.pooling import AvgPool2d
 from rheobase.nn.relu import ReluSoma
 from rheobase.nn.soma import ReferenceSoma, Soma, somas, watched
-from rheobase.nn.tdbn import TdBN, normalisations
+from rheobase.nn.tdbn import TdBN, normalisations, together
 
 __all__ = [
     "MEMORY", "AvgPool2d", "Conv2d", "DeferredConv", "ReferenceSoma", "ReluSoma", "Soma", "TdBN", "as_sequence", "hold",
-    "normalisations", "set_memory", "somas", "watched",
+    "normalisations", "set_memory", "somas", "together", "watched",
 ]  # fmt: skip

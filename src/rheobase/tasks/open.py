@@ -1,6 +1,6 @@
 """The network behind a path: of a run, in a file, or one that comes with the package; and what it was trained on."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,9 @@ from rheobase.deploy.formats import onnx
 from rheobase.deploy.network import Network
 from rheobase.deploy.shapes import outputs
 from rheobase.recipes import Recipe
-from rheobase.train.runs import Run, load_network
+from rheobase.train.casting import hold_weights
+from rheobase.train.runs import Run, channels_last, load_network
+from rheobase.train.step import AUTOCAST
 
 LONGEST = 2**12  # timesteps that a file may ask for
 
@@ -67,6 +69,22 @@ def folded(run: Run) -> tuple[nn.Module, Network]:
 
 def input_dtype(network: nn.Module | onnx.Session) -> torch.dtype:
     return next(network.parameters()).dtype if isinstance(network, nn.Module) else torch.float32
+
+
+def as_run(recipe: Recipe, network: nn.Module, device: torch.device) -> Recipe:
+    """The recipe with the precision in which to run: on a GPU that of the training, where a network has no integers."""
+    integer = isinstance(network, Network) and network.integer
+    return recipe if device.type == "cuda" and not integer else replace(recipe, precision="fp32")
+
+
+def ready(network: nn.Module, recipe: Recipe, device: torch.device, dtype: torch.dtype) -> nn.Module:
+    """The network on that device, to be run under the recipe's autocast and no more."""
+    network = network.to(device, dtype)
+    if device.type != "cuda":
+        return network
+    if recipe.precision in AUTOCAST:
+        hold_weights(network, AUTOCAST[recipe.precision])
+    return channels_last(network)
 
 
 def open_file(path: Path) -> Network | onnx.Session:

@@ -1,4 +1,4 @@
-"""A training step as one CUDA graph: the GPU runs it without waiting for Python.
+"""A step of training or evaluation as one CUDA graph: the GPU runs it without waiting for Python.
 
 The step is the same function that runs eagerly. It may read and change tensors in place (weights, optimiser state, a
 learning rate kept as a tensor), must not move data to the host, and always gets inputs of the same shapes. It may hold
@@ -82,7 +82,7 @@ class CapturedStep:
             return
         self.eager = True
         warnings.warn(
-            f"the training step cannot become a CUDA graph and runs eagerly, which is slower ({reason}); "
+            f"a step cannot become a CUDA graph and runs eagerly, which is slower ({reason}); "
             "a part of yours moves data to the host, .item() for example",
             stacklevel=2,
         )
@@ -92,9 +92,11 @@ def _kind(inputs: tuple[Input, ...]) -> Kind:
     return tuple(x.shape if isinstance(x, Tensor) else x for x in inputs)
 
 
-def capture(step: Step, device: torch.device, all_agree: Callable[[bool], bool] = bool) -> Step:
+def capture(
+    step: Step, device: torch.device, all_agree: Callable[[bool], bool] = bool, *, eager_calls: int = 3
+) -> Step:
     """`step` as a CUDA graph on a GPU; `step` itself elsewhere."""
-    return CapturedStep(step, all_agree=all_agree) if device.type == "cuda" else step
+    return CapturedStep(step, eager_calls=eager_calls, all_agree=all_agree) if device.type == "cuda" else step
 
 
 def release(step: Step | None) -> None:

@@ -11,6 +11,7 @@ from rheobase import plugins
 from rheobase.functional import readout
 from rheobase.recipes import Recipe
 from rheobase.train import losses  # noqa: F401 (it registers ours)
+from rheobase.train.casting import in_few_kernels
 
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 DTYPES = {"fp64": torch.float64}  # of weights and images; float32 for every other precision
@@ -58,12 +59,13 @@ def make_step(
     With `classes` the logits are checked to be of so many.
     """
     parameters = list(network.parameters())
+    forward = in_few_kernels(network, AUTOCAST.get(recipe.precision))
 
     def step(images: Tensor, labels: Tensor, share: float = 1.0) -> tuple[Tensor, ...]:
         if scaler.is_enabled():
             scaler._per_optimizer_states.clear()  # of a step that was broken off, in a capture for example
         with autocast(recipe, images.device):
-            logits = network(images, timesteps)
+            logits = forward(images, timesteps)
         shape = (timesteps, len(labels), classes or logits.shape[-1])
         if logits.shape != shape:
             raise ValueError(
