@@ -1,4 +1,5 @@
-"""CIFAR-10: the rows of the paper's table by a modern and by its literal schedule, a fast and a best one."""
+"""CIFAR-10: the rows of the paper's table by a modern and by its literal schedule, a fast and a best one; twins without
+spikes, to be converted."""
 
 from dataclasses import replace
 
@@ -110,3 +111,15 @@ def cifar10_resnet19_best() -> Recipe:
         policy="trivial",
         evaluate_every=10,
     )
+
+
+@recipe
+def cifar10_relu19() -> Recipe:
+    """The ReLU twin of the ResNet-19, by the schedule of `cifar10_resnet19_t2`; `rheobase convert` makes it spike."""
+    return replace(_cifar10_resnet19(1), name="cifar10_relu19", neuron="relu")
+
+
+@recipe
+def cifar10_qcfs19() -> Recipe:
+    """The same, trained to be converted (Bu et al. 2022): activations of 8 levels below a threshold that is learnt."""
+    return replace(_cifar10_resnet19(1), name="cifar10_qcfs19", neuron="qcfs")

@@ -32,7 +32,7 @@ Row = dict[str, Any]  # the metrics of one epoch
 BEGINNING = ".beginning"  # lies in the folder of a run until its first checkpoint
 SHOWN = 4  # settings in the sentence about another recipe
 # settings of the neuron that are handed over where they are not the paper's: parts of users need not know them
-CHOICES = ("surrogate", "reset", "reset_gradient", "learn_decay")
+CHOICES = ("surrogate", "reset", "reset_gradient", "learn_decay", "levels")
 PLACE = "place.json"  # of this machine, so it is for the run alone: no result and no exported file has it
 
 
