@@ -209,6 +209,7 @@ def evaluate(
     network: NetworkArgument,
     data: DataOption = None,
     timesteps: Annotated[int | None, typer.Option(help="Other than the network was trained with.")] = None,
+    sweep: Annotated[bool, typer.Option("--sweep", help="At 1, 2, 4, ... timesteps, in one pass.")] = False,
     device: DeviceOption = "auto",
     json: JsonOption = False,
     plugin: PluginOption = None,
@@ -216,6 +217,9 @@ def evaluate(
     """Measure a trained network on its test images."""
     from rheobase.tasks.evaluate import evaluate_run
 
+    if sweep:
+        _sweep(network, data=data, timesteps=timesteps, device=device, json=json)
+        return
     found = evaluate_run(network, data=data, timesteps=timesteps, device=device)
     if json:
         print_json({"network": str(network), **asdict(found)})
@@ -227,6 +231,20 @@ def evaluate(
     )
     if found.simulated:
         console.print(SIMULATED_NOTE)
+
+
+def _sweep(network: Path, *, json: bool, **options: Any) -> None:
+    from rheobase.tasks.sweep import sweep_network
+
+    found = sweep_network(network, **options)
+    if json:
+        print_json({"network": str(network), "rows": [asdict(row) for row in found]})
+        return
+    rows = table("timesteps", "test accuracy", "spikes per neuron and step", "energy per image, 45 nm")
+    for row in found:
+        cells = (f"{100 * row.accuracy:.2f} %", f"{row.firing_rate:.3f}", f"{1e3 * row.joule:.3g} mJ")
+        rows.add_row(str(row.timesteps), *cells)
+    console.print(rows, soft_wrap=False)
 
 
 def _world() -> int:
