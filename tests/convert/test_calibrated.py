@@ -52,6 +52,26 @@ def test_mean_activations_of_every_channel_are_those_of_the_relu_network(block: 
     assert errors[0] < 0.2 * errors[1]
 
 
+def test_half_a_threshold_can_be_spread_over_the_steps() -> None:
+    """A threshold of 1 and 8 steps, so 1/16 at each; what is lacking then comes on top."""
+    x = pixels(1.0, 0.875, 0.375, 0.125)
+    network = convert(Single(1.0), "calibrated", 8, x, spread=True)
+    assert network.nodes["soma"].initial == 0
+    # 8 * 17/16 > 8: at every step; 7.5: 7 spikes; 3.5: 3; 1.5: 1, as without the start at a half
+    assert network.nodes["conv"].bias.tolist() == pytest.approx([1 / 16])
+    assert readout(network(x, 8)).flatten().tolist() == [1.0, 0.875, 0.375, 0.125]
+
+
+def test_what_is_trained_from_it_fires_nearly_as_well() -> None:
+    model, x = relu_net(), images(40, 2, 8, seed=3)
+    want = model(x, 1)[0]
+    half, spread = (convert(model, "calibrated", 4, x, spread=s) for s in (False, True))
+    plain = convert(model, "data-norm", 4, x)
+    errors = [(readout(net(x, 4)) - want).square().mean().item() for net in (half, spread, plain)]
+    assert errors[1] < 0.5 * errors[2]
+    assert not any(node.initial for name, node in spread.nodes.items() if "soma" in name)
+
+
 def test_each_number_of_steps_has_its_own() -> None:
     model, x = relu_net(), images(20, 2, 8, seed=3)
     few, many = (convert(model, "calibrated", t, x).nodes["soma"].v_th[0] for t in (2, 64))

@@ -90,6 +90,9 @@ def convert(
         float | None, typer.Option(help="Of activations (data-norm) or currents (spike-norm, rmp), as threshold.")
     ] = None,
     reset: Annotated[Reset | None, typer.Option(help="Of data-norm: to 0, as NIR has it, or by the threshold.")] = None,
+    spread: Annotated[
+        bool, typer.Option("--spread", help="Of calibrated: neurons that start at 0, for hybrid training.")
+    ] = False,
     seed: Annotated[int, typer.Option(help="Decides which training images.")] = 0,
     data: DataOption = None,
     device: DeviceOption = "auto",
@@ -104,7 +107,7 @@ def convert(
     from rheobase.train import choose_device
 
     target = target_file(out or file_of(run, f"{method}-t{timesteps}.safetensors"), "safetensors")
-    given = {"percentile": percentile, "reset": None if reset is None else reset.value}
+    given = {"percentile": percentile, "reset": None if reset is None else reset.value, "spread": spread or None}
     options = {name: value for name, value in given.items() if value is not None}
     where = choose_device(device)
     network = convert_run(

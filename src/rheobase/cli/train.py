@@ -81,7 +81,10 @@ def train(
     data: DataOption = None,
     out: OutOption = None,
     start: Annotated[
-        str | None, typer.Option("--from", metavar="RUN|NAME", help=f"Begin with trained weights. {RUN_HELP}")
+        str | None,
+        typer.Option(
+            "--from", metavar="RUN|NAME|FILE", help=f"Begin with trained weights. {RUN_HELP} Or a converted network."
+        ),
     ] = None,
     freeze: Annotated[Frozen | None, typer.Option(help="Train the head alone, of a network given by --from.")] = None,
     keep_best: Annotated[bool, typer.Option("--keep-best", help="Keep the best epoch too, as RUN/best.")] = False,

@@ -4,7 +4,7 @@ Neurons start at half a threshold, so that the number of spikes is rounded inste
 conversion of conventional artificial neural networks to spiking neural networks). The threshold is the one by which the
 rounded activations differ least from those of the ReLU network, and a bias gives every channel the mean activation that
 it lacks (Li et al. 2021, A free lunch from ANN: towards efficient, accurate spiking neural networks calibration; its
-light version).
+light version). Where neurons have to start at 0, as those that are trained, half a threshold is spread over the steps.
 """
 
 import torch
@@ -18,19 +18,22 @@ VALUES = 2**18  # of a layer, to choose its threshold by
 CANDIDATES = 100  # thresholds, in equal steps up to the largest activation
 
 
-def calibrated(graph: Network, images: Tensor, timesteps: int) -> Choice:
-    """For this number of `timesteps` alone."""
+def calibrated(graph: Network, images: Tensor, timesteps: int, *, spread: bool = False) -> Choice:
+    """For this number of `timesteps` alone; with `spread`, for neurons that start at 0."""
     relu, layers, choice = Layers(graph, images, 1), Layers(graph, images, timesteps), Choice()
     for name, _ in zip(layers, relu, strict=True):
         activations = [current.relu() for current in relu.currents(name)]
         threshold = best_threshold(_some(activations), timesteps)
-        choice.neurons[name] = neurons = Neurons(threshold, initial=threshold / 2)
         relu.send(name, activations)
-        wanted, found = channel_means(activations), layers.fire(name, neurons, choice.reset)
-        synapse = layers.own_synapse(name)
+        wanted, synapse = channel_means(activations), layers.own_synapse(name)
+        at_rest = spread and synapse is not None
+        choice.neurons[name] = neurons = Neurons(threshold, initial=0.0 if at_rest else threshold / 2)
         if synapse is not None:
-            choice.shifts[synapse] = layers.shifts[synapse] = (wanted - found).to(activations[0].dtype)
-            layers.fire(name, neurons, choice.reset)
+            shift = torch.full_like(wanted, threshold / 2 / timesteps if at_rest else 0.0)
+            layers.shifts[synapse] = shift.to(activations[0].dtype)
+            shift += wanted - layers.fire(name, neurons, choice.reset)
+            choice.shifts[synapse] = layers.shifts[synapse] = shift.to(activations[0].dtype)
+        layers.fire(name, neurons, choice.reset)
     return choice
 
 

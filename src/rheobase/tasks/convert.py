@@ -60,6 +60,5 @@ def calibration_images(dataset: Dataset, recipe: Recipe, count: int, seed: int) 
 def spiking_recipe(recipe: Recipe, network: Network, timesteps: int) -> Recipe:
     """What the converted network was trained by, with the neurons that it has now."""
     (reset,) = {node.reset for node in network.nodes.values() if isinstance(node, LIF)}
-    return replace(
-        recipe, neuron="lif", levels=Recipe.levels, timesteps=timesteps, decay=1.0, reset=reset, precision="fp32"
-    )
+    neuron: dict[str, Any] = {"neuron": "lif", "levels": Recipe.levels, "decay": 1.0, "reset": reset}
+    return replace(recipe, timesteps=timesteps, precision="fp32", **neuron)
