@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -112,6 +112,10 @@ def paper(
     data: DataOption = None,
     images: Annotated[int | None, typer.Option(min=1, help="Test images for Fig. 6 and Table 6 of a run.")] = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="Epochs of every training of the ablation.")] = None,
+    methods: Annotated[
+        str | None, typer.Option(help="Of Table 1: conversions of ReLU runs to measure, with commas between them.")
+    ] = None,
+    timesteps: Annotated[int | None, typer.Option(min=1, help="Of Table 1: most steps of converted networks.")] = None,
     device: DeviceOption = "auto",
     out: Annotated[Path, typer.Option(help="Folder for data and pictures.")] = Path("runs/paper"),
     plugin: PluginOption = None,
@@ -122,7 +126,8 @@ def paper(
     from rheobase.train import choose_device
 
     torch.set_num_threads(1)  # many small operations: a second thread mostly waits
-    for result in _compute(item, list(runs or []), data, images, epochs, choose_device(device)):
+    conversions = {"ways": methods.split(",") if methods else None, "longest": timesteps, "folder": out}
+    for result in _compute(item, list(runs or []), data, images, epochs, choose_device(device), conversions):
         if result.to_come:
             console.print(f"{result.to_come} more to come")
             if result.data["rows"]:  # what is there is kept, whatever happens to the rest
@@ -167,22 +172,33 @@ def write_report(run: Path, *, data: Path | None = None, images: int = 360, out:
 
 
 def _compute(
-    item: Item, runs: list[Path], data: Path | None, images: int | None, epochs: int | None, device: "torch.device"
+    item: Item,
+    runs: list[Path],
+    data: Path | None,
+    images: int | None,
+    epochs: int | None,
+    device: "torch.device",
+    conversions: dict[str, Any],
 ) -> "Iterable[Result]":
     """The result, after its preliminary versions where there are such."""
     from rheobase.paper import inference, theory, training
     from rheobase.paper.ablation import ablation
+    from rheobase.paper.conversion import table1
 
     of_run, trains = item in (Item.fig6, Item.table6), item in (Item.fig2, Item.ablation)
     unused = {
         "--images": images is not None and not (of_run and runs),
         "--epochs": epochs is not None and item is not Item.ablation,
-        "--data": data is not None and not trains and not (of_run and runs),
+        "--data": data is not None and not trains and not ((of_run or item is Item.table1) and runs),
+        "--methods": conversions["ways"] is not None and item is not Item.table1,
+        "--timesteps": conversions["longest"] is not None and item is not Item.table1,
     }
-    what = f"{item} without a run" if of_run and not runs else item
+    what = f"{item} without a run" if (of_run or item is Item.table1) and not runs else item
     for option in (name for name, given in unused.items() if given):
         raise ValueError(f"{what} has no use for {option}; leave it out")
-    if item in (Item.table1, Item.table2, Item.table3):
+    if item is Item.table1:
+        return table1(runs, data=data, device=device, **conversions)
+    if item in (Item.table2, Item.table3):
         return [training.table(item.value, runs)]
     if of_run:
         if len(runs) > 1:
