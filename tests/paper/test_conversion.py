@@ -95,6 +95,8 @@ def test_near_and_the_claim() -> None:
     ahead = result(None, [direct, slow], "made up", CPU, 0).comparison
     assert "Direct training at T = 2, 94.00 %, is ahead of every converted network up to T = 8." in ahead
     assert any("within 0.5 points of the ReLU network (96.00 %) at T = 16, for 0.016 mJ" in one for one in ahead)
+    elsewhere = Curve("elsewhere", points((1, 99), relu=99), data="other")
+    assert not any("Direct" in one for one in result(None, [direct, elsewhere], "made up", CPU, 0).comparison)
     beaten = result(None, [direct, slow, fast], "made up", CPU, 0).comparison
     assert "Direct training at T = 2, 94.00 %, is reached within T = 8 by fast (94.50 % at T = 8)." in beaten
     assert any("fast: " in one and "never within 0.5 points" in one for one in beaten)

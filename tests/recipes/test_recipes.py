@@ -85,6 +85,7 @@ def test_settings_are_parsed_by_the_type_of_their_field() -> None:
         ("learn_decay=yes", "learn_decay: expected one of none, layer, channel, got 'yes'"),
         ("neuron=relu", "neuron=relu knows no time: expected timesteps=1, got 4"),
         ("neuron=qcfs", "neuron=qcfs knows no time: expected timesteps=1, got 4"),
+        ("normalisation=layer", "normalisation: expected one of tdbn, none, neunorm, got 'layer'"),
         ("levels=4", "levels are those of neuron=qcfs; leave them out with neuron=lif"),
         ("levels=0", "levels: expected at least 1, got 0"),
         ("short_epochs=3", "short_epochs needs short_timesteps"),
@@ -123,3 +124,8 @@ def test_counts_are_whole_numbers() -> None:
     settings = asdict(recipes.get("demo")) | {"epochs": 20.5}
     with pytest.raises(ValueError, match=r"recipe\.json: .*epochs: expected a whole number, got 20\.5"):
         Recipe.of(settings, "recipe.json")
+
+
+def test_other_normalisations_are_for_spiking_neurons() -> None:
+    with pytest.raises(ValueError, match=r"^normalisation=none is for neuron=lif, got neuron=relu$"):
+        recipes.get("demo").changed(["normalisation=none", "neuron=relu", "timesteps=1"])

@@ -139,7 +139,7 @@ def train(
         print_next((command_line("train", recipe, "--from", out, *kept, data=data), "fine-tune it"))
         return
     hints = [(command_line("eval", run.folder, data=data), "measure the network again")]
-    if run.recipe.neuron == "lif":  # of which NIR knows the hard reset
+    if run.recipe.neuron == "lif" and run.recipe.normalisation == "tdbn":  # of which NIR knows the hard reset
         to, what = ("nir", "neuromorphic hardware") if run.recipe.reset == "hard" else ("onnx", "other software")
         hints.append((command_line("export", run.folder, "--to", to), f"the network for {what}"))
     print_next(*hints)

@@ -78,6 +78,7 @@ class Curve:
     """Of a converted one with `relu`, the accuracy of the network that it came from on the same images."""
     timesteps: int | None = None
     """Those that it was trained with; None for a converted one."""
+    data: str = ""
 
     @property
     def near(self) -> dict[str, Any] | None:
@@ -123,7 +124,7 @@ def table1(
 def _stand_ins(folder: Path, ways: Sequence[str] | None, longest: int) -> Iterator[Result]:
     base = table("table1", [], epochs=EPOCHS)
     curves = [
-        Curve(f"direct, T = {row['timesteps']}", [_point(row["timesteps"], row["last"])], row["timesteps"])
+        Curve(f"direct, T = {row['timesteps']}", [_point(row["timesteps"], row["last"])], row["timesteps"], row["data"])
         for row in base.data["rows"]
     ]
     chosen = list(ways or WAYS)
@@ -155,7 +156,7 @@ def trained_curve(run: Run) -> Curve | None:
         rates = {node_name(path): rate for path, rate in by_path.items()}
         points.append(_point(t, 100 * accuracy, sizes.rate(rates), sizes.joule(rates, t)))
     kind = "direct" if run.start is None else f"trained from {run.start['from']}"
-    return Curve(f"{kind}, {recipe.network}, T = {recipe.timesteps}", points, recipe.timesteps)
+    return Curve(f"{kind}, {recipe.network}, T = {recipe.timesteps}", points, recipe.timesteps, recipe.data)
 
 
 def _point(t: int, accuracy: float, rate: float | None = None, joule: float | None = None) -> dict[str, Any]:
@@ -164,7 +165,7 @@ def _point(t: int, accuracy: float, rate: float | None = None, joule: float | No
 
 def converted_curve(name: str, run: Run, part: dict[str, Any]) -> Curve:
     points = [p | {"accuracy": 100 * p["accuracy"], "relu": 100 * p["relu"]} for p in part["points"]]
-    return Curve(f"{name}, {run.recipe.network}", points)
+    return Curve(f"{name}, {run.recipe.network}", points, data=run.recipe.data)
 
 
 def converted_part(
@@ -245,7 +246,7 @@ def result(base: Result | None, curves: list[Curve], source: str, device: torch.
     }
     names = {"timesteps": "timesteps", "joule": "energy per image at 45 nm, J"}
     charts = [
-        Chart(f"accuracy against {what}", names[what], "test accuracy, %", series, log_x=True)
+        Chart(f"accuracy against {names[what].split()[0]}", names[what], "test accuracy, %", series, log_x=True)
         for what, series in against.items()
         if series
     ]
@@ -277,8 +278,9 @@ def _sentence(curve: Curve) -> str:
 
 def _verdict(curves: list[Curve]) -> list[str]:
     """The paper's claim: few steps are enough for direct training, not for conversion."""
-    direct = [c for c in curves if c.timesteps == 2 and c.label.startswith("direct")]
     converted = [c for c in curves if c.timesteps is None]
+    data = {c.data for c in converted}
+    direct = [c for c in curves if c.timesteps == 2 and c.label.startswith("direct") and {c.data} == data]
     if not direct or not converted:
         return []
     own = max(p["accuracy"] for c in direct for p in c.points if p["timesteps"] == 2)

@@ -53,6 +53,9 @@ class Recipe:
     levels: int = 8
     """Of neuron=qcfs: steps between 0 and the threshold, to which activations are rounded."""
 
+    normalisation: Literal["tdbn", "none", "neunorm"] = "tdbn"
+    """Of what a neuron receives: `none` is STBP as it was, `neunorm` that of Wu et al. (2019); neither is deployed."""
+
     optimizer: str = "sgd"
     """Optimiser: `sgd`, `adamw`, or one of a plugin."""
     lr: float = 0.1
@@ -138,6 +141,8 @@ class Recipe:
             raise ValueError(f"decay: one that is learnt starts between 0 and 1, both excluded, got {self.decay}")
         if self.neuron in ("relu", "qcfs") and self.timesteps != 1:
             raise ValueError(f"neuron={self.neuron} knows no time: expected timesteps=1, got {self.timesteps}")
+        if self.normalisation != "tdbn" and self.neuron != "lif":
+            raise ValueError(f"normalisation={self.normalisation} is for neuron=lif, got neuron={self.neuron}")
         if self.levels != Recipe.levels and self.neuron in ("lif", "relu"):
             raise ValueError(f"levels are those of neuron=qcfs; leave them out with neuron={self.neuron}")
         if self.short_epochs and not self.short_timesteps:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from rheobase.analysis.variants import VARIANTS
 from rheobase.data import DataInfo, Dataset, load
 from rheobase.deploy import shipped
 from rheobase.files import atomic_write, finite_or_null, strict_json, write_json
@@ -265,7 +266,8 @@ def own_folder(name: str) -> Path:
 def network_for(recipe: Recipe, data: DataInfo, parts: Parts | None = None) -> nn.Module:
     """The network of a recipe for such data, untrained."""
     parts = parts or Parts.of(recipe)
-    ours = parts.neuron is Soma  # which every network takes by itself; only others need the parameter soma
+    soma = parts.neuron if recipe.normalisation == "tdbn" else VARIANTS[recipe.normalisation][1]
+    ours = soma is Soma  # which every network takes by itself; only others need the parameter soma
     papers = {f.name: f.default for f in fields(Recipe)}
     return build(
         parts.network,
@@ -277,7 +279,7 @@ def network_for(recipe: Recipe, data: DataInfo, parts: Parts | None = None) -> n
         width=recipe.width,
         memory=recipe.memory,
         **{name: getattr(recipe, name) for name in CHOICES if getattr(recipe, name) != papers[name]},
-        **({} if ours else {"soma": parts.neuron}),
+        **({} if ours else {"soma": soma}),
     )
 
 
