@@ -8,8 +8,10 @@ import torch
 from rheobase import recipes, train
 from rheobase.data import load
 from rheobase.deploy.formats import native
+from rheobase.report.page import render
 from rheobase.tasks.convert import calibration_images, convert_run
 from rheobase.tasks.evaluate import evaluate_run
+from rheobase.tasks.inspect import inspect_file
 from rheobase.tasks.open import about
 from rheobase.tasks.sweep import sweep_network
 from rheobase.tasks.verify import verify
@@ -81,6 +83,20 @@ def test_nir_files_are_simulated(run: Run, tmp_path: Path) -> None:
     assert found.verdict == "the same network, spike for spike"
     assert found.simulation is not None
     assert found.simulation.different == 0
+
+
+def test_a_report_of_the_file(file: Path) -> None:
+    found = inspect_file(file, images=50)
+    assert len(found["layers"]) == 7
+    assert found["accuracy_by_timesteps"][3] > 0.5
+    assert found["operations"]["additions"] > 0
+    page = render(found)
+    assert "calibrated" in page
+    assert "accuracy, 50 test images" in page
+    for title in ("Learning", "Gradient flow", "Membrane potentials"):
+        assert title not in page
+    for title in ("Accuracy against timesteps", "Confusion matrix", "Firing rates", "Operations and energy"):
+        assert title in page
 
 
 def test_the_seed_chooses_the_images() -> None:

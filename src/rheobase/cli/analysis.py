@@ -11,8 +11,8 @@ from rheobase.cli.common import (
     RUN_HELP,
     DataOption,
     DeviceOption,
+    NetworkArgument,
     PluginOption,
-    RunArgument,
     console,
     file_of,
     table,
@@ -146,13 +146,13 @@ def paper(
 
 
 def report(
-    run: RunArgument,
+    run: NetworkArgument,
     data: DataOption = None,
     images: ImagesOption = 360,
     out: Annotated[Path | None, typer.Option(help="File to write; otherwise report.html in the run, or here.")] = None,
     plugin: PluginOption = None,
 ) -> None:
-    """Write one HTML file that shows a run from inside; it needs no network."""
+    """Write one HTML file that shows a run, or a deployed network, from inside; it needs no network."""
     target = write_report(run, data=data, images=images, out=out)
     console.print(f"wrote {target} ({target.stat().st_size / 2**20:.2f} MB); open it in a browser")
 
@@ -160,12 +160,17 @@ def report(
 def write_report(run: Path, *, data: Path | None = None, images: int = 360, out: Path | None = None) -> Path:
     from rheobase.files import atomic_write
     from rheobase.report.page import render
-    from rheobase.tasks.inspect import inspect_run
-    from rheobase.tasks.open import open_trained
+    from rheobase.tasks.inspect import inspect_file, inspect_run
+    from rheobase.tasks.open import open_run
+    from rheobase.train.runs import Run
 
-    opened = open_trained(run)
+    opened = open_run(run)
     target = target_file(out or file_of(run, "report.html"), "html")
-    page = render(inspect_run(opened, data=data, images=images))
+    if isinstance(opened, Run):
+        found = inspect_run(opened, data=data, images=images)
+    else:
+        found = inspect_file(opened, data=data, images=images)
+    page = render(found)
     with atomic_write(target) as part:
         part.write_text(page)
     return target

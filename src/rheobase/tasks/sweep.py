@@ -15,6 +15,7 @@ from rheobase.deploy.network import Network
 from rheobase.tasks.open import about, input_dtype, open_network, open_run
 from rheobase.train import choose_device
 from rheobase.train.runs import Run, open_data
+from rheobase.train.switches import cudnn
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,9 @@ def measured(
         reach = fan_out(copy.deepcopy(network).to("meta"), shape)
     neurons = sum(reach.neurons.values())
     rows = []
-    for point in sweep(network, batches, timesteps):
+    with cudnn(benchmark=True):
+        points = sweep(network, batches, timesteps)
+    for point in points:
         t, rates = point.timesteps, point.rates
         rows.append(
             Measured(
