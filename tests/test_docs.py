@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-RUNNING = ("own-network", "plugins", "training", "data", "neurons")
-DOCS = ("own-network", "paper-map", "neurons", "kernels", "plugins", "trust")
+RUNNING = ("own-network", "plugins", "training", "data", "neurons", "convert")
+DOCS = ("own-network", "paper-map", "neurons", "kernels", "plugins", "trust", "convert")
 PAPER_MAP = (ROOT / "docs" / "paper-map.md").read_text()
 
 

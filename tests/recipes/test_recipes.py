@@ -52,6 +52,12 @@ def test_cifar10_differs_in_the_last_epochs_alone(timesteps: int) -> None:
     assert (recipe.decay, recipe.loss, recipe.lr, recipe.schedule) == (0.5, "mean", 0.2, "cosine")
 
 
+@pytest.mark.parametrize(("name", "neuron"), [("cifar10_relu19", "relu"), ("cifar10_qcfs19", "qcfs")])
+def test_twins_without_spikes_have_the_same_schedule(name: str, neuron: str) -> None:
+    spiking = asdict(recipes.get("cifar10_resnet19_t2"))
+    assert asdict(recipes.get(name)) == spiking | {"name": name, "neuron": neuron, "timesteps": 1}
+
+
 def test_settings_are_parsed_by_the_type_of_their_field() -> None:
     changed = recipes.get("demo").changed(["lr=1e-2", "epochs=7", "nesterov=False", "flip=true", "loss=steps"])
     assert (changed.lr, changed.epochs, changed.nesterov, changed.flip, changed.loss) == (0.01, 7, False, True, "steps")
@@ -87,6 +93,10 @@ def test_settings_are_parsed_by_the_type_of_their_field() -> None:
         ("reset=mild", "reset: expected one of hard, soft, got 'mild'"),
         ("learn_decay=yes", "learn_decay: expected one of none, layer, channel, got 'yes'"),
         ("neuron=relu", "neuron=relu knows no time: expected timesteps=1, got 4"),
+        ("neuron=qcfs", "neuron=qcfs knows no time: expected timesteps=1, got 4"),
+        ("normalisation=layer", "normalisation: expected one of tdbn, none, neunorm, got 'layer'"),
+        ("levels=4", "levels are those of neuron=qcfs; leave them out with neuron=lif"),
+        ("levels=0", "levels: expected at least 1, got 0"),
         ("short_epochs=3", "short_epochs needs short_timesteps"),
         ("alternate_flip=true", "alternate_flip needs flip=true"),
     ],
@@ -123,3 +133,8 @@ def test_counts_are_whole_numbers() -> None:
     settings = asdict(recipes.get("demo")) | {"epochs": 20.5}
     with pytest.raises(ValueError, match=r"recipe\.json: .*epochs: expected a whole number, got 20\.5"):
         Recipe.of(settings, "recipe.json")
+
+
+def test_other_normalisations_are_for_spiking_neurons() -> None:
+    with pytest.raises(ValueError, match=r"^normalisation=none is for neuron=lif, got neuron=relu$"):
+        recipes.get("demo").changed(["normalisation=none", "neuron=relu", "timesteps=1"])

@@ -15,10 +15,12 @@ import torch
 from torch import nn
 
 from rheobase import recipes, train
+from rheobase.analysis.variants import NeuNorm, NoNorm
 from rheobase.data import load
+from rheobase.deploy import fold
 from rheobase.files import write_json
 from rheobase.models import build
-from rheobase.nn import Soma
+from rheobase.nn import Soma, somas
 from rheobase.recipes import Recipe
 from rheobase.train import checkpoint
 from rheobase.train.parts import Parts
@@ -102,7 +104,14 @@ def test_an_unknown_surrogate_leaves_no_run_behind(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "settings", [["neuron=relu"], ["timesteps=2", "surrogate=triangle", "reset=soft", "learn_decay=channel"]], ids=str
+    "settings",
+    [
+        ["neuron=relu"],
+        ["neuron=qcfs", "levels=4"],
+        ["timesteps=2", "normalisation=neunorm"],
+        ["timesteps=2", "surrogate=triangle", "reset=soft", "learn_decay=channel"],
+    ],
+    ids=str,
 )
 def test_a_run_of_another_neuron_resumes_bit_for_bit(settings: list[str], tmp_path: Path) -> None:
     chosen = recipe().changed(["epochs=2", "batch_size=512", *settings])
@@ -118,6 +127,17 @@ def test_a_run_of_another_neuron_resumes_bit_for_bit(settings: list[str], tmp_pa
     assert len(logits.unique()) > 1  # each has learnt its own
     rates = whole.rows()[-1]["firing_rates"]
     assert all(0 <= rate <= 1 for rate in rates.values())  # of a ReLU, the share above 0
+
+
+def test_other_normalisations_of_the_same_network() -> None:
+    info = load("digits").info
+    networks = {name: network_for(recipe().changed([f"normalisation={name}"]), info) for name in ("none", "neunorm")}
+    assert {type(somas(networks[name])["soma"]) for name in networks} == {NoNorm, NeuNorm}
+    for network in networks.values():
+        with pytest.raises(ValueError, match="have dynamics of their own, which a deployed network does not know"):
+            fold(network)
+    with pytest.raises(ValueError, match=r"^NoNorm takes the place of the normalisation in a soma; a network whose"):
+        network_for(recipe().changed(["normalisation=none", "network=ms_resnet19"]), info)
 
 
 def test_a_record_is_strict_json_and_complete(tmp_path: Path) -> None:

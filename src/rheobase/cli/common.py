@@ -18,7 +18,8 @@ DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 RUN_HELP = "Folder of a run, or the name of a trained network that comes with the package."
 RunArgument = Annotated[Path, typer.Argument(help=RUN_HELP)]
 NetworkArgument = Annotated[
-    Path, typer.Argument(help="Folder of a run, a file that fold or export wrote, or a network of the package by name.")
+    Path,
+    typer.Argument(help="Folder of a run, a file of fold, convert or export, or the name of a network of the package."),
 ]
 RECIPE_HELP = "Name of a recipe; `rheobase recipes` lists them."
 SettingsOption = Annotated[

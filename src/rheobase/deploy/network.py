@@ -18,6 +18,7 @@ from rheobase.deploy.pairs import LARGEST_INPUT
 from rheobase.nn.pooling import pooled
 
 INPUT, OUTPUT = "input", "output"  # of the network itself
+TOGETHER = 8192  # images times steps that run at once: memory grows with these
 State = dict[str, Tensor]  # the potential after reset [N, C, ...] of every layer of neurons
 
 
@@ -230,12 +231,15 @@ class Network(nn.Module):
     def forward(self, x: Tensor, timesteps: int | None = None) -> Tensor:
         """Logits [T, N, K] of images [N, C, H, W] shown for `timesteps` steps, or of a sequence [T, N, C, H, W]."""
         timesteps = functional.check_sequence(x, timesteps)
+        few = max(1, TOGETHER // timesteps)
+        if x.shape[-4] > few:  # converted networks take hundreds of steps
+            return torch.cat([self(part, timesteps) for part in x.split(few, x.ndim - 4)], 1)
         left = self._left_to_neurons(with_biases=kernels.integrates(x))
 
         def fire(name: str, lif: LIF, currents: list[Tensor]) -> Tensor:
             return lif(currents, timesteps, [left.get(source, NOTHING) for source in self.inputs[name]])
 
-        for _, value in self._walk(x[None] if x.ndim == 4 else x, fire, left):  # noqa: B007 (the last is the result)
+        for _, value in self.walk(x[None] if x.ndim == 4 else x, fire, left):  # noqa: B007 (the last is the result)
             pass
         logits = value.expand(timesteps, *value.shape[1:]).flatten(2)
         return logits if self.logit_unit == 1 else logits * self.logit_unit
@@ -243,19 +247,26 @@ class Network(nn.Module):
     def run(self, x: Tensor, timesteps: int | None = None) -> Iterator[tuple[str, Tensor]]:
         """Every node with its output [T, N, ...] ([1, N, ...] where all steps are equal), in order of execution."""
         timesteps = functional.check_sequence(x, timesteps)
-        return self._walk(x[None] if x.ndim == 4 else x, lambda _, lif, currents: lif(currents, timesteps))
+        return self.walk(x[None] if x.ndim == 4 else x, lambda _, lif, currents: lif(currents, timesteps))
 
-    def step(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
-        """One timestep: x [N, C, H, W] and the state after the step before (None at the start) -> (logits, state)."""
+    def step(
+        self, x: Tensor, state: State | None = None, see: Callable[[str, Tensor], None] | None = None
+    ) -> tuple[Tensor, State]:
+        """One timestep: x [N, C, H, W] and the state after the step before (None at the start) -> (logits, state).
+
+        `see` is told the spikes [N, C, ...] of every layer of neurons.
+        """
         after: State = {}
 
         def fire(name: str, lif: LIF, currents: list[Tensor]) -> Tensor:
             current = _sum(currents)[0]
             v = lif.rest(current) if state is None else _of_state(state, name, current.shape)
             s, after[name] = lif.step(current, v)
+            if see is not None:
+                see(name, s)
             return s[None]
 
-        for _, value in self._walk(x[None], fire):  # noqa: B007 (the last one is the result)
+        for _, value in self.walk(x[None], fire):  # noqa: B007 (the last one is the result)
             pass
         return value[0].flatten(1) * self.logit_unit, after
 
@@ -277,13 +288,16 @@ class Network(nn.Module):
                 left[name] = Left(bias=node.bias)
         return left
 
-    def _walk(
+    def walk(
         self,
         x: Tensor,
         fire: Callable[[str, LIF, list[Tensor]], Tensor],
         left: Mapping[str, Left] = MappingProxyType({}),
     ) -> Iterator[tuple[str, Tensor]]:
-        """Every node with its output, without what is `left` to neurons."""
+        """Every node with its output on a sequence x, without what is `left` to neurons.
+
+        `fire` makes that of neurons from the currents they read.
+        """
         last_use = {source: name for name, sources in self.inputs.items() for source in sources}
         x = self.rounded(x).flatten(0, 1).contiguous(memory_format=torch.channels_last).unflatten(0, x.shape[:2])
         values = {INPUT: x}  # channels last: what convolutions prefer, and what they then keep

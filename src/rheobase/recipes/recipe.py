@@ -53,7 +53,12 @@ class Recipe:
     learn_decay: Literal["none", "layer", "channel"] = "none"
     """Learn the decay from its value on: one for a layer, or one for each of its channels."""
     neuron: str = "lif"
-    """What the network's somas are made of; `relu`: the twin without spikes, of one timestep."""
+    """What the network's somas are made of; `relu`: the twin without spikes, `qcfs`: one to be converted to spikes."""
+    levels: int = 8
+    """Of neuron=qcfs: steps between 0 and the threshold, to which activations are rounded."""
+
+    normalisation: Literal["tdbn", "none", "neunorm"] = "tdbn"
+    """Of what a neuron receives: `none` is STBP as it was, `neunorm` that of Wu et al. (2019); neither is deployed."""
 
     optimizer: str = "sgd"
     """Optimiser: `sgd`, `adamw`, or one of a plugin."""
@@ -125,7 +130,7 @@ class Recipe:
                 raise ValueError(f"{name}: expected a name, got {value!r}")
             if get_origin(kind) is Literal and value not in get_args(kind):
                 raise ValueError(f"{name}: expected one of {', '.join(get_args(kind))}, got '{value}'")
-        counts = ("timesteps", "epochs", "batch_size", "step_epochs", "evaluate_every")
+        counts = ("timesteps", "epochs", "batch_size", "step_epochs", "evaluate_every", "levels")
         self._check("at least 1", counts, lambda v: v >= 1)
         self._check("above 0", ("lr",), lambda v: v > 0)
         self._check(f"between {1 / LARGEST} and {LARGEST}", ("v_th", "width"), lambda v: 1 / LARGEST <= v <= LARGEST)
@@ -149,8 +154,12 @@ class Recipe:
         )
         if self.learn_decay != "none" and not 0 < self.decay < 1:
             raise ValueError(f"decay: one that is learnt starts between 0 and 1, both excluded, got {self.decay}")
-        if self.neuron == "relu" and self.timesteps != 1:
-            raise ValueError(f"neuron=relu knows no time: expected timesteps=1, got {self.timesteps}")
+        if self.neuron in ("relu", "qcfs") and self.timesteps != 1:
+            raise ValueError(f"neuron={self.neuron} knows no time: expected timesteps=1, got {self.timesteps}")
+        if self.normalisation != "tdbn" and self.neuron != "lif":
+            raise ValueError(f"normalisation={self.normalisation} is for neuron=lif, got neuron={self.neuron}")
+        if self.levels != Recipe.levels and self.neuron in ("lif", "relu"):
+            raise ValueError(f"levels are those of neuron=qcfs; leave them out with neuron={self.neuron}")
         if self.short_epochs and not self.short_timesteps:
             raise ValueError("short_epochs needs short_timesteps: the number of timesteps in those epochs")
         if self.short_epochs and self.short_timesteps > self.timesteps:

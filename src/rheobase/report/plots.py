@@ -89,6 +89,8 @@ def _chart(axes: Any, chart: Chart) -> None:
         axes.set_xticks(range(len(xs)), xs, rotation=30 if words else 0, ha="right" if words else "center", fontsize=7)
     if chart.log:
         axes.set_yscale("log")
+    if chart.log_x:
+        axes.set_xscale("log")
     axes.set(title=chart.title, xlabel=chart.x, ylabel=chart.y)
     axes.title.set_fontsize(9)
     axes.grid(alpha=0.3)

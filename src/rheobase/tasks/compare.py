@@ -155,7 +155,7 @@ def _epochs(rows: list[Row]) -> int:
 
 
 def _group(runs: list[Run]) -> Group:
-    sizes = _Sizes.of(runs[0])
+    sizes = Sizes.of(runs[0])
     members = [_member(run, sizes) for run in runs]
     tested: dict[int, list[float]] = {}
     for run in runs:
@@ -183,7 +183,7 @@ def _name(folders: list[Path]) -> str:
     return ", ".join(map(str, folders))
 
 
-def _member(run: Run, sizes: "_Sizes") -> Member:
+def _member(run: Run, sizes: "Sizes") -> Member:
     rows = run.rows()
     tested = [row for row in rows if "test_accuracy" in row]
     last, best = (tested[-1], max(tested, key=lambda row: row["test_accuracy"])) if tested else ({}, {})
@@ -202,7 +202,7 @@ def _member(run: Run, sizes: "_Sizes") -> Member:
 
 
 @dataclass(frozen=True)
-class _Sizes:
+class Sizes:
     """What of the network of a run it takes to make sense of its firing rates."""
 
     neurons: dict[str, int]
@@ -210,7 +210,7 @@ class _Sizes:
     reason: str | None = None
 
     @classmethod
-    def of(cls, run: Run) -> "_Sizes":
+    def of(cls, run: Run) -> "Sizes":
         shape = run.data.shape
         try:
             with torch.device("meta"):

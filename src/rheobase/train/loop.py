@@ -14,7 +14,7 @@ from rheobase.train import checkpoint, distributed
 from rheobase.train.parts import Parts, named_after
 from rheobase.train.progress import Reporter, process_seconds
 from rheobase.train.runs import Run, channels_last, load_data, network_for
-from rheobase.train.start import Start, describe
+from rheobase.train.start import describe, normalising, start_of
 from rheobase.train.step import DTYPES
 from rheobase.train.trainer import Trainer
 
@@ -46,9 +46,9 @@ def fit(
     `network`, `neuron`, `dataset`, `loss` and `optimizer` take the place of the parts that the recipe names; they are
     what the decorators of `plugins` take, or a `Dataset`. `data` is the folder with the data set's files.
 
-    `start` is a trained run, its folder, or the name of a network of the package, to begin with its weights instead of
-    random ones; inputs are then normalised as its were. `keep_best` keeps the best epoch in the folder `best` of the
-    run, which is a run itself.
+    `start` is a trained run, its folder, the name of a network of the package, or the file of a converted network, to
+    begin with its weights instead of random ones; inputs are then normalised as its were. `keep_best` keeps the best
+    epoch in the folder `best` of the run, which is a run itself.
 
     A checkpoint is written after the epoch in which `save_every` seconds have passed, at the end, and on Ctrl-C. Its
     files above `part_bytes` are cut into parts of that size. `began` is when the work on it began, in seconds since
@@ -71,7 +71,7 @@ def fit(
         earlier.refuse_other(recipe)
     if recipe.freeze != "none" and start is None and earlier is None:
         raise ValueError(f"freeze={recipe.freeze} needs a trained network to start from; name one with --from")
-    begins = None if start is None else Start.of(start)
+    begins = None if start is None else start_of(start)
     if data is not None and not data.exists() and not download:
         raise ValueError(f"there is no {data}; say where the data are with --data, or leave it out")
     with distributed.team(choose_device(device)) as (team, where):
@@ -83,7 +83,7 @@ def fit(
             if earlier is not None:
                 return earlier.open_data(data, resume=True, download=download)
             own = load_data(recipe, data, parts.data, download=download)
-            return own if begins is None else begins.normalising(own)
+            return own if begins is None else normalising(begins, own)
 
         # a download is for one process to do, before the others look
         found = images() if team.leads else None
@@ -97,7 +97,7 @@ def fit(
         if team.leads and earlier is None:
             options: dict[str, Any] = {"keep_best": keep_best, "part_bytes": part_bytes, **given}
             if begins is not None:
-                options |= {"start": begins.load_into(model, recipe), "weights": model.state_dict()}
+                options |= {"start": begins.load_into(model, recipe, feed), "weights": model.state_dict()}
             out = Run.create(out, recipe, found.info, where, **options).folder
             if begins is not None:
                 shown.note(describe(options["start"], len(found.info.classes)))

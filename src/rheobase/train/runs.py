@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from rheobase.analysis.variants import VARIANTS
 from rheobase.data import DataInfo, Dataset, load
 from rheobase.data.holdout import hold_out
 from rheobase.deploy import shipped
@@ -34,7 +35,7 @@ BEGINNING = ".beginning"  # lies in the folder of a run until its first checkpoi
 MEASURED = ("loss", "train_accuracy", "test_loss", "test_accuracy", "elapsed")
 SHOWN = 4  # settings in the sentence about another recipe
 # settings of the neuron that are handed over where they are not the paper's: parts of users need not know them
-CHOICES = ("surrogate", "reset", "reset_gradient", "learn_decay")
+CHOICES = ("surrogate", "reset", "reset_gradient", "learn_decay", "levels")
 PLACE = "place.json"  # of this machine, so it is for the run alone: no result and no exported file has it
 
 
@@ -286,7 +287,8 @@ def own_folder(name: str) -> Path:
 def network_for(recipe: Recipe, data: DataInfo, parts: Parts | None = None) -> nn.Module:
     """The network of a recipe for such data, untrained."""
     parts = parts or Parts.of(recipe)
-    ours = parts.neuron is Soma  # which every network takes by itself; only others need the parameter soma
+    soma = parts.neuron if recipe.normalisation == "tdbn" else VARIANTS[recipe.normalisation][1]
+    ours = soma is Soma  # which every network takes by itself; only others need the parameter soma
     papers = {f.name: f.default for f in fields(Recipe)}
     return build(
         parts.network,
@@ -298,7 +300,7 @@ def network_for(recipe: Recipe, data: DataInfo, parts: Parts | None = None) -> n
         width=recipe.width,
         memory=recipe.memory,
         **{name: getattr(recipe, name) for name in CHOICES if getattr(recipe, name) != papers[name]},
-        **({} if ours else {"soma": parts.neuron}),
+        **({} if ours else {"soma": soma}),
     )
 
 
