@@ -1,4 +1,7 @@
-"""Attack the program: `python -m attack`, in a minute or two; `--full`, in hours. Anything broken is exit code 1."""
+"""Attack the program: `python -m attack`, in a minute or two; `--full`, in hours. Anything broken is exit code 1.
+
+Ctrl-C ends a part early, with what it has done so far.
+"""
 
 import argparse
 import json
