@@ -1,6 +1,7 @@
 """The attack sees what it is there to see: errors of other kinds, crashes, hangs, memory."""
 
 import json
+import signal
 import sys
 import warnings
 from collections import Counter
@@ -125,6 +126,7 @@ def test_the_exit_code_and_the_file_tell(tmp_path: Path, monkeypatch: pytest.Mon
     report.count("kind", "crash")
     report.problems.append("kind: crash")
     monkeypatch.setattr(files, "attack", lambda full, seed: report)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
     out = tmp_path / "attack.json"
     out.write_text(json.dumps({"parts": {"else": {"problems": []}}}))
     monkeypatch.setattr(sys, "argv", ["attack", "--only", "files", "--seed", "7", "--out", str(out)])
