@@ -1,7 +1,11 @@
-"""Attack the program: `python -m attack`, in a minute or two; `--full`, in hours. Anything broken is exit code 1."""
+"""Attack the program: `python -m attack`, in a minute or two; `--full`, in hours. Anything broken is exit code 1.
+
+Ctrl-C or SIGTERM ends a part early, with what it has done so far.
+"""
 
 import argparse
 import json
+import signal
 import sys
 import time
 from importlib import import_module
@@ -20,6 +24,7 @@ def main() -> None:
     parser.add_argument("--only", choices=PARTS, action="append", help="this part; may be given several times")
     parser.add_argument("--out", type=Path, help="write counts to this JSON file; other parts in it stay")
     chosen = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     found = {}
     for name in chosen.only or PARTS:
         began = time.monotonic()

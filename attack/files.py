@@ -44,8 +44,11 @@ def attack(full: bool, seed: int, *, files: int | None = None) -> Report:
             write_files(originals / target.name, target.files())
             target.read(originals / target.name)  # a target whose whole files cannot be read would be none
             names.append(target.name)
-        _watch(originals, number, seed, report)
-    report.facts |= {"files": number, "kinds": names}
+        try:
+            _watch(originals, number, seed, report)
+        except KeyboardInterrupt:
+            print("stopped early; what was done so far is reported")
+    report.facts |= {"files": report.total().total(), "kinds": names}
     return report
 
 

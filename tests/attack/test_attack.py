@@ -1,6 +1,7 @@
 """The attack sees what it is there to see: errors of other kinds, crashes, hangs, memory."""
 
 import json
+import signal
 import sys
 import warnings
 from collections import Counter
@@ -74,6 +75,18 @@ def test_crashes_and_hangs_are_noted_and_the_rest_goes_on(tmp_path: Path, monkey
     assert report.facts == {"largest growth, MiB": 2}
 
 
+def test_an_attack_that_is_stopped_reports_what_it_has_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(originals: Path, number: int, seed: int, report: Report) -> None:
+        report.count("kind", "read")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(files, "targets", list)
+    monkeypatch.setattr(files, "_watch", stopped)
+    report = files.attack(True, 3)
+    assert report.outcomes == {"kind": Counter(read=1)}
+    assert report.facts["files"] == 1
+
+
 def test_damage_is_the_same_for_the_same_seed_and_changes_something() -> None:
     content = json.dumps({"b": [1, {"c": "d"}], "a": 2.5}).encode() + b"\n"
     for mutation in (mutations.damaged, mutations.json_text):
@@ -113,6 +126,7 @@ def test_the_exit_code_and_the_file_tell(tmp_path: Path, monkeypatch: pytest.Mon
     report.count("kind", "crash")
     report.problems.append("kind: crash")
     monkeypatch.setattr(files, "attack", lambda full, seed: report)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
     out = tmp_path / "attack.json"
     out.write_text(json.dumps({"parts": {"else": {"problems": []}}}))
     monkeypatch.setattr(sys, "argv", ["attack", "--only", "files", "--seed", "7", "--out", str(out)])

@@ -193,3 +193,10 @@ def test_odd_names_are_no_steps(tmp_path: Path) -> None:
     for name in ("²", "9" * 30, "٣"):
         (tmp_path / name).mkdir()
     assert checkpoint.newest_step(tmp_path) == 12
+
+
+def test_units_that_do_not_fit_the_weights(tmp_path: Path) -> None:
+    tensors = {"weights": {"a": torch.ones(3, 4, dtype=torch.int8)}, "units": {"a": torch.ones(5)}}
+    path = checkpoint.save(tmp_path, 12, tensors, {})
+    with pytest.raises(ValueError, match=rf"^checkpoint {path} is damaged: its units do not fit its weights$"):
+        _ = checkpoint.load(path).weights

@@ -40,10 +40,13 @@ class Checkpoint:
     def weights(self) -> Tensors:
         """Of the network. Those that have `units` are kept as integers, in multiples of a unit per output channel."""
         units = self.tensors.get("units", {})
-        return {
-            name: t * units[name].view(-1, *[1] * (t.ndim - 1)) if name in units else t
-            for name, t in self.tensors["weights"].items()
-        }
+        try:
+            return {
+                name: t * units[name].view(-1, *[1] * (t.ndim - 1)) if name in units else t
+                for name, t in self.tensors["weights"].items()
+            }
+        except RuntimeError:
+            raise ValueError(f"checkpoint {self.path} is damaged: its units do not fit its weights") from None
 
     def sha256(self) -> str:
         """Of the file of the weights, whole or in parts."""
