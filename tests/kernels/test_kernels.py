@@ -230,7 +230,9 @@ def test_given_moments_are_constants(backend: str, static: tuple[bool, ...]) -> 
 
 
 @pytest.mark.parametrize(
-    ("wanted", "constant"), [((), True), (("weight",), True), (("bias",), True), (("decay",), True), ((), False)], ids=str
+    ("wanted", "constant"),
+    [((), True), (("weight",), True), (("bias",), True), (("decay",), True), ((), False)],
+    ids=str,
 )
 def test_sums_are_taken_where_somebody_needs_them(
     backend: str, wanted: tuple[str, ...], constant: bool, monkeypatch: pytest.MonkeyPatch
