@@ -99,6 +99,10 @@ def test_half_precision_is_computed_in_single(monkeypatch: pytest.MonkeyPatch, d
     want = step_by_step(neurons, [x.float(), x.float()], [Left(bias=torch.tensor([0.125])), Left(torch.tensor([0.5]))])
     assert spikes.dtype == dtype
     assert torch.equal(spikes.float(), want)
+    small = torch.full_like(x, 2.0**-12)  # lost beside 0.5 in half precision, but all of them are 0.5 + 3 * 2**-12
+    spikes = neurons([torch.full_like(x, 0.5), small, small, small], 4)
+    assert spikes.dtype == dtype
+    assert spikes[0].all()
 
 
 def test_who_integrates() -> None:

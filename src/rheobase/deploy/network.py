@@ -99,7 +99,7 @@ class LIF(nn.Module):
     def forward(self, currents: Sequence[Tensor], timesteps: int, left: Sequence[Left] = ()) -> Tensor:
         """Currents [T, N, C, ...], or [1, N, C, ...] for the same at every step, summed -> spikes [T, N, C, ...].
 
-        What their synapses `left` is done before, where they left anything.
+        What their synapses have `left` to the neurons is done first.
         """
         currents = [x.expand(timesteps, *x.shape[1:]) for x in currents]
         left = left or [NOTHING] * len(currents)
@@ -120,10 +120,11 @@ class LIF(nn.Module):
 
     def _integrated(self, currents: Sequence[Tensor], left: Sequence[Left]) -> Tensor:
         """On a GPU: nothing here waits for it."""
+        dtype = currents[0].dtype
         if len(currents) > kernels.BRANCHES:
-            wide = torch.promote_types(currents[0].dtype, torch.float32)
-            total = _sum([other.applied(x.to(wide)) for x, other in zip(currents, left, strict=True)])
-            currents, left = [total.to(currents[0].dtype)], [NOTHING]
+            wide = torch.promote_types(dtype, torch.float32)
+            currents = [_sum([other.applied(x.to(wide)) for x, other in zip(currents, left, strict=True)])]
+            left = [NOTHING]
         biases = [other.bias for other in left if other.bias is not None]
         decay, initial = self.decay, self.initial
         neurons = kernels.BareNeurons(
@@ -137,7 +138,7 @@ class LIF(nn.Module):
             reset=self.reset,
             fraction_bits=self.fraction_bits,
         )
-        return kernels.integrate(currents, neurons)
+        return kernels.integrate(currents, neurons).to(dtype)
 
     def _fused(self, currents: Sequence[Tensor], scales: Sequence[Tensor | None], v_th: float) -> Tensor:
         """The training kernel, with a normalisation that does no more than scale."""
@@ -324,7 +325,7 @@ def _output(node: nn.Module, x: Tensor, left: Left | None) -> Tensor:
     """Of a node that keeps nothing: all steps of x [T, N, ...] are one batch."""
     if isinstance(node, Scale) and left is not None:
         return x
-    if isinstance(node, nn.AvgPool2d) and kernels.integrates(x):  # a CPU's own is as fast
+    if isinstance(node, nn.AvgPool2d) and kernels.integrates(x):  # torch's own is slow there
         return pooled(node, x)
     flat = x.flatten(0, 1)
     if isinstance(node, nn.Conv2d) and left is not None:
