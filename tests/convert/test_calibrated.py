@@ -29,6 +29,8 @@ def test_best_threshold_by_trial() -> None:
     assert best_threshold(values, 2) == pytest.approx(1.0)
     assert best_threshold(values, 200) == pytest.approx(2.0)
     assert best_threshold(torch.zeros(5), 2) == 1.0
+    # one step: what is above half a threshold fires, so both are met half-way
+    assert best_threshold(torch.tensor([0.6, 1.0]), 1) == pytest.approx(0.8)
 
 
 @pytest.mark.parametrize("block", [BasicBlock, MSBlock])

@@ -2,12 +2,14 @@
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 from rheobase.convert import layers as module
 from rheobase.convert.graph import Choice, Neurons, relu_graph, spiking
 from rheobase.convert.layers import Layers, channel_means, quantile
 from rheobase.deploy.agreement import record
 from rheobase.models import BasicBlock, MSBlock, PooledHead
+from rheobase.nn import Conv2d, ReluSoma, as_sequence
 from tests.convert.networks import relu_net
 from tests.deploy.networks import images
 
@@ -50,6 +52,24 @@ def test_a_synapse_of_its_own() -> None:
     currents = Layers(relu_graph(relu_net(MSBlock)), images(2, 2, 8), 1)
     assert currents.own_synapse("body_0_neurons") == "stem"
     assert currents.own_synapse("body_1_neurons") == "body_0_conv2"  # the stem feeds an earlier layer too
+    carried = Layers(relu_graph(Carried()), torch.zeros(2, 1, 1, 1), 1)
+    assert carried.own_synapse("second") == "conv2"
+    assert Layers(relu_graph(Carried(twice=True)), torch.zeros(2, 1, 1, 1), 1).own_synapse("second") is None
+
+
+class Carried(nn.Module):
+    """Currents that two layers read; the second one has a synapse of its own, or none."""
+
+    def __init__(self, *, twice: bool = False) -> None:
+        super().__init__()
+        self.conv1, self.conv2, self.decode = Conv2d(1, 2, 1), Conv2d(2, 2, 1), nn.Linear(2, 2)
+        self.first, self.second, self.twice = ReluSoma(2, normalize=False), ReluSoma(2, normalize=False), twice
+
+    def forward(self, x: Tensor, timesteps: int | None = None) -> Tensor:
+        current = self.conv1(as_sequence(x, timesteps))
+        added = self.conv2(self.first(current))
+        h = self.second(current) if self.twice else self.second(current + added)
+        return self.decode(h.flatten(2))
 
 
 def test_quantile_of_parts_is_that_of_the_whole() -> None:

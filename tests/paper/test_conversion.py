@@ -1,6 +1,7 @@
 """Table 1 with converted networks: what is measured, kept, compared and said."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -59,12 +60,40 @@ def test_what_was_measured_is_kept_and_not_measured_again(
         raise AssertionError("measured again")
 
     monkeypatch.setattr(conversion, "convert_run", measures)
-    assert converted_part(relu, "calibrated", tmp_path / PARTS, longest=2)["points"] == part["points"]
+    for longest in (1, 2):  # fewer steps are there as well
+        assert converted_part(relu, "calibrated", tmp_path / PARTS, longest=longest)["points"] == part["points"]
     with pytest.raises(AssertionError, match="measured again"):
         converted_part(relu, "calibrated", tmp_path / PARTS, longest=4)
     file.write_text(json.dumps(content | {"sha256": "another"}))
     with pytest.raises(AssertionError, match="measured again"):
         converted_part(relu, "calibrated", tmp_path / PARTS, longest=2)
+
+
+def test_a_run_that_was_kept_without_weights_needs_none(relu: Run, tmp_path: Path) -> None:
+    part = converted_part(relu, "rmp", tmp_path / PARTS, longest=2)
+    shutil.copytree(relu.folder, tmp_path / "relu", ignore=shutil.ignore_patterns("checkpoints"))
+    kept = Run(tmp_path / "relu")
+    assert converted_part(kept, "rmp", tmp_path / PARTS, longest=2)["points"] == part["points"]
+    with pytest.raises(ValueError, match="has no checkpoint"):
+        converted_part(kept, "rmp", tmp_path / PARTS, longest=4)
+
+
+def test_a_measurement_that_was_stopped_goes_on(relu: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Networks that are calibrated for one number of steps are kept one by one."""
+    made_for, original = [], conversion.convert_run
+
+    def stops(run: Run, method: str, timesteps: int, **options: Any) -> Any:
+        made_for.append(timesteps)
+        if made_for == [1, 2]:
+            raise KeyboardInterrupt
+        return original(run, method, timesteps, **options)
+
+    monkeypatch.setattr(conversion, "convert_run", stops)
+    with pytest.raises(KeyboardInterrupt):
+        converted_part(relu, "calibrated", tmp_path / PARTS, longest=4)
+    found = converted_part(relu, "calibrated", tmp_path / PARTS, longest=4)
+    assert made_for == [1, 2, 2, 4]
+    assert [p["timesteps"] for p in found["points"]] == [1, 2, 4]
 
 
 def test_other_numbers_of_steps_where_a_run_kept_them(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from rheobase import recipes, train
 from rheobase.convert.sweep import doubling
 from rheobase.data import Dataset
 from rheobase.data.feed import Feed, preprocessed
-from rheobase.deploy.network import node_name
+from rheobase.deploy.network import Network, node_name
 from rheobase.files import finite_or_null
 from rheobase.paper.result import CPU, Result
 from rheobase.paper.training import table
@@ -171,53 +171,78 @@ def converted_curve(name: str, run: Run, part: dict[str, Any]) -> Curve:
 def converted_part(
     run: Run, name: str, folder: Path, *, data: Path | None = None, device: torch.device = CPU, longest: int = LONGEST
 ) -> dict[str, Any]:
-    """What is measured of the run converted in this way; a file in `folder` keeps it."""
+    """What is measured of the run converted in this way; a file in `folder` keeps it, point by point if it can."""
     way, tests = WAYS[name], [row for row in run.rows() if "test_accuracy" in row]
     if not tests:
         raise ValueError(f"{run.folder} has no test accuracy yet; let its first evaluation finish")
     path = folder / f"{run.folder.name}-{name}.json"
-    asked = {"way": name, "method": way.method, "options": way.options, "longest": longest, "steps": tests[-1]["step"]}
-    if path.exists():
-        kept: dict[str, Any] = json.loads(path.read_text())
-        has_weights = checkpoint.newest_step(run.checkpoints) > 0
-        if kept.get("asked") == asked and (not has_weights or kept["sha256"] == run.trained().sha256()):
-            return kept
-    began, dataset = time.monotonic(), run.open_data(data)
-    points = _measure(run, way, dataset, tests[-1]["test_accuracy"], data, device, longest)
-    content = {
-        "asked": asked,
-        "run": run.folder.name,
-        "recipe": asdict(run.recipe),
-        "sha256": run.trained().sha256(),
-        "points": points,
-        "seconds": time.monotonic() - began,
-    }
-    write_result(path, finite_or_null(content), device=device, seed=0, data=dataset.info.fingerprint)
-    return content
+    asked = {"way": name, "method": way.method, "options": way.options, "step": tests[-1]["step"]}
+    asked |= {"longest": longest} if way.longer else {}  # from which on few images are looked at
+    kept = _kept(path, asked, run)
+    known = {point["timesteps"] for point in kept.get("points", [])}
+    missing = [t for t in doubling(longest) if t not in known]
+    if not missing:
+        return kept
+    bench = Bench(run, way, run.open_data(data), tests[-1]["test_accuracy"], data, device)
+    about = {"asked": asked, "run": run.folder.name, "recipe": asdict(run.recipe), "sha256": run.trained().sha256()}
+    seconds, began, points = kept.get("seconds", 0.0), time.monotonic(), kept.get("points", [])
+    for found in bench.calibrated(missing) if way.method == "calibrated" else [bench.all_at_once(longest)]:
+        points = sorted([*points, *found] if way.method == "calibrated" else found, key=lambda p: p["timesteps"])
+        kept = {**about, "points": points, "seconds": seconds + time.monotonic() - began}
+        write_result(path, finite_or_null(kept), device=device, seed=0, data=bench.dataset.info.fingerprint)
+    return kept
 
 
-def _measure(
-    run: Run, way: Way, dataset: Dataset, relu: float, data: Path | None, device: torch.device, longest: int
-) -> list[dict[str, Any]]:
-    recipe, shape, steps = replace(run.recipe, precision="fp32"), run.data.shape, doubling(longest)
-    feed = Feed(dataset, recipe, device, torch.float32)
+def _kept(path: Path, asked: dict[str, Any], run: Run) -> dict[str, Any]:
+    """What the file has, if it is about this; a run that was kept without its weights is believed."""
+    if not path.exists():
+        return {}
+    kept: dict[str, Any] = json.loads(path.read_text())
+    others = checkpoint.newest_step(run.checkpoints) > 0 and kept.get("sha256") != run.trained().sha256()
+    return {} if others or kept.get("asked") != asked else kept
 
-    def converted(timesteps: int) -> Any:
-        return convert_run(run, way.method, timesteps, data=data, device=device, **way.options).to(device)
 
-    if way.method == "calibrated":  # for each number of steps alone
-        found = [measured(converted(t), feed.testing(), [t], shape)[0] for t in steps]
-    else:
-        network = converted(longest)
-        found = measured(network, feed.testing(), steps, shape)
-    points = [asdict(one) | {"images": len(dataset.test), "relu": relu} for one in found]
-    if way.longer:
-        few = list(_tenth(dataset, recipe, device))
-        model, images = load_network(run).float().to(device), sum(len(labels) for _, labels in few)
-        about = {"images": images, "relu": recognised(model, few, 1).double().mean().item()}
-        longer = [t for t in doubling(LONGER * longest) if t > longest]
-        points += [asdict(one) | about for one in measured(network, few, longer, shape)]
-    return points
+@dataclass(frozen=True)
+class Bench:
+    """Where the conversions of a run are measured."""
+
+    run: Run
+    way: Way
+    dataset: Dataset
+    relu: float
+    """Accuracy of the ReLU network on all test images."""
+    data: Path | None
+    device: torch.device
+
+    def calibrated(self, timesteps: Sequence[int]) -> Iterator[list[dict[str, Any]]]:
+        """A network for each number of steps."""
+        for t in timesteps:
+            yield self._all_images(self._converted(t), [t])
+
+    def all_at_once(self, longest: int) -> list[dict[str, Any]]:
+        """One network for all numbers of steps, and further ones on fewer images."""
+        network = self._converted(longest)
+        points = self._all_images(network, doubling(longest))
+        if self.way.longer:
+            few = list(_tenth(self.dataset, self._recipe, self.device))
+            model, images = load_network(self.run).float().to(self.device), sum(len(labels) for _, labels in few)
+            about = {"images": images, "relu": recognised(model, few, 1).double().mean().item()}
+            longer = [t for t in doubling(LONGER * longest) if t > longest]
+            points += [asdict(one) | about for one in measured(network, few, longer, self.run.data.shape)]
+        return points
+
+    def _all_images(self, network: Network, timesteps: Sequence[int]) -> list[dict[str, Any]]:
+        batches = Feed(self.dataset, self._recipe, self.device, torch.float32).testing()
+        about = {"images": len(self.dataset.test), "relu": self.relu}
+        return [asdict(one) | about for one in measured(network, batches, timesteps, self.run.data.shape)]
+
+    def _converted(self, timesteps: int) -> Network:
+        options: dict[str, Any] = {"data": self.data, "device": self.device, **self.way.options}
+        return convert_run(self.run, self.way.method, timesteps, **options).to(self.device)
+
+    @property
+    def _recipe(self) -> Recipe:
+        return replace(self.run.recipe, precision="fp32")
 
 
 def _tenth(dataset: Dataset, recipe: Recipe, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
