@@ -1,7 +1,7 @@
 """What a process group adds to the captured training step, measured with a group of one member.
 
 Every collective is issued and counted, but with one member it moves nothing. What it takes on a node of several GPUs is
-computed beside it, by the model that NCCL itself chooses its algorithms with.
+computed beside it, by the model of `rheobase plan`.
 
 python -m benchmarks.group                                      ResNet-19 and ResNet-50 on a GPU, elsewhere the demo
 python -m benchmarks.group --cases cifar10_resnet19_t4:32 --gpus 4
@@ -14,7 +14,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -32,10 +32,11 @@ from rheobase.data import expected
 from rheobase.recipes import Recipe
 from rheobase.train import choose_device, distributed
 from rheobase.train.capture import CapturedStep, Step, capture, release
-from rheobase.train.collectives import Collective, Collectives
+from rheobase.train.collectives import Collectives
 from rheobase.train.optimizers import make_optimizer
 from rheobase.train.record import write_result
 from rheobase.train.runs import channels_last, network_for
+from rheobase.train.scale import Cluster
 from rheobase.train.step import make_step
 
 ALONE, JOINED, LOCAL = CONTENDERS = ("alone", "joined", "local")  # the others are in a group, with such statistics
@@ -44,27 +45,6 @@ ON_CPU = ("demo:16",)
 TIMESTEPS = 4
 WARM_UP = 5  # steps, the capture among them
 ROUND = 0.25  # seconds
-
-
-@dataclass(frozen=True)
-class Node:
-    """GPUs that NVLink joins. A collective takes as long as by the fastest protocol of a ring."""
-
-    gpus: int = 8
-    protocols: dict[str, tuple[float, float, float]] = field(  # us, us for each step around the ring, GB/s
-        default_factory=lambda: {"LL": (6.6, 0.6, 141.0), "LL128": (14.0, 1.9, 0.92 * 370), "Simple": (8.4, 3.4, 370.0)}
-    )
-    source: str = (
-        "latencies, and bandwidth of LL on Hopper: src/graph/tuning.cc of NVIDIA/nccl, commit 5067397c; "
-        "370 GB/s of a ring over NVLink: its author in NVIDIA/nccl-tests issue 212"
-    )
-
-    def seconds(self, call: Collective) -> float:
-        """Of one collective, all others at rest."""
-        steps = self.gpus - 1 if call.name == "all_gather" else 2 * (self.gpus - 1)
-        whole = call.bytes * (self.gpus if call.name == "all_gather" else 1)
-        moved = whole * steps / self.gpus
-        return min(1e-6 * (base + steps * hop) + moved / (1e9 * speed) for base, hop, speed in self.protocols.values())
 
 
 def case(text: str) -> Recipe:
@@ -121,7 +101,9 @@ def host_synchronisations(step: Step) -> int:
     return sum("synchronizing CUDA operation" in str(warning.message) for warning in found)
 
 
-def measure(recipe: Recipe, device: torch.device, group: dist.ProcessGroup, rounds: int, node: Node) -> dict[str, Any]:
+def measure(
+    recipe: Recipe, device: torch.device, group: dist.ProcessGroup, rounds: int, node: Cluster
+) -> dict[str, Any]:
     """All contenders of one case, round by round in turn."""
     trials = {name: prepare(name, recipe, device, group) for name in CONTENDERS}
     seconds: dict[str, list[float]] = {name: [] for name in CONTENDERS}
@@ -137,7 +119,7 @@ def measure(recipe: Recipe, device: torch.device, group: dist.ProcessGroup, roun
     for name, trial in trials.items():
         release(trial.facts.pop("step"))
         calls = trial.facts.pop("collectives")
-        added = sum(map(node.seconds, calls))
+        added = sum((node.gather if call.name == "all_gather" else node.reduce)(call.bytes) for call in calls)
         results[name] = {
             "seconds": medians[name],
             "ratio": medians[name] / medians[ALONE],
@@ -153,11 +135,11 @@ def measure(recipe: Recipe, device: torch.device, group: dist.ProcessGroup, roun
     return {"setting": setting, "disturbed_rounds": disturbed, "results": results}
 
 
-def table(runs: list[dict[str, Any]], node: Node) -> Table:
+def table(runs: list[dict[str, Any]], node: Cluster) -> Table:
     columns = ["network", "N", "contender", "ms", "ratio", "collectives", "MB", "syncs"]
     found = Table(
         title=f"The step of a group of one, T = {TIMESTEPS}",
-        caption=f"on {node.gpus} GPUs: the time of all collectives there, which one member leaves out, by NCCL's model",
+        caption=f"on {node.gpus} GPUs: what collectives take there by the model of rheobase plan; with one member they move nothing",
     )
     for column in (*columns, f"us on {node.gpus} GPUs", f"ratio on {node.gpus} GPUs"):
         found.add_column(column, justify="left" if column in ("network", "contender") else "right")
@@ -177,12 +159,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--cases", nargs="+", metavar="RECIPE:IMAGES", default=ON_GPU if gpu else ON_CPU)
     parser.add_argument("--rounds", type=int, default=15 if gpu else 5)
-    parser.add_argument("--gpus", type=int, default=Node.gpus, help="of the node that collectives are computed for")
+    parser.add_argument("--gpus", type=int, default=8, help="of the node that collectives are computed for")
     parser.add_argument("--out", type=Path, help="JSON file; results/group-<device>.json if not given")
     options = parser.parse_args()
     device = choose_device("auto")
     torch.backends.cudnn.benchmark = True
-    node, out = Node(options.gpus), options.out or result_path("group", device)
+    node, out = Cluster(options.gpus), options.out or result_path("group", device)
     runs: list[dict[str, Any]] = []
     with group_of_one(device) as group:
         for recipe in map(case, options.cases):

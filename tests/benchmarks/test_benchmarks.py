@@ -15,7 +15,7 @@ from benchmarks.contenders import CONTENDERS, FLOOR, VARIANTS, Contender, Settin
 from benchmarks.measure import play_round, prepare
 from benchmarks.peers import Unavailable
 from rheobase import recipes
-from rheobase.train.collectives import Collective
+from rheobase.train.scale import Cluster
 
 SMALL = Setting(timesteps=3, batch=5, device="cpu", network="resnet8", image_size=8)
 
@@ -145,7 +145,7 @@ def test_the_loop_beside_its_bare_step():
 def test_a_group_of_one_says_what_several_would():
     recipe = group.case("demo:6")
     with group.group_of_one(torch.device("cpu")) as members:
-        run = group.measure(recipe, torch.device("cpu"), members, 2, group.Node(8))
+        run = group.measure(recipe, torch.device("cpu"), members, 2, Cluster(8))
     run = json.loads(json.dumps(run))
     alone, joined, local = (run["results"][name] for name in group.CONTENDERS)
     assert (alone["collectives"], joined["collectives"], local["collectives"]) == (0, 2 * 7 + 1, 1)
@@ -156,17 +156,8 @@ def test_a_group_of_one_says_what_several_would():
     assert local["bytes"] < joined["bytes"] < 1.1 * local["bytes"]
     assert (alone["captured"], alone["host_synchronisations"]) == (False, None)
     page = StringIO()
-    Console(file=page, width=160).print(group.table([run], group.Node(8)))
+    Console(file=page, width=160).print(group.table([run], Cluster(8)))
     assert "joined (eager)" in page.getvalue()
-
-
-def test_a_node_takes_the_fastest_protocol_for_every_size():
-    node = group.Node(8)
-    small, large = Collective("all_reduce", 4096), Collective("all_reduce", 58_659_368)
-    assert node.seconds(small) == pytest.approx(6.6e-6 + 14 * 0.6e-6 + 4096 * 14 / 8 / 141e9)
-    assert node.seconds(large) == pytest.approx(8.4e-6 + 14 * 3.4e-6 + 58_659_368 * 14 / 8 / 370e9)
-    gathered = Collective("all_gather", 4096)  # each brings so much: eight times that arrives, but for the own part
-    assert node.seconds(gathered) == pytest.approx(6.6e-6 + 7 * 0.6e-6 + 4096 * 7 / 141e9)
 
 
 def test_inference_measures_everybody_who_is_there() -> None:

@@ -105,6 +105,7 @@ def test_the_collectives_are_those_that_a_group_issues(group: dist.ProcessGroup)
     with Collectives() as issued:
         network(torch.rand(3, 1, 8, 8), 2).sum().backward()
     counted = Traffic.of(network)
+    assert Traffic.of(network, "local") == Traffic((), (), counted.gradients)
     assert [*counted.gathered] == issued.gathered
     assert [*counted.reduced] == issued.reduced[::-1]  # the backward pass comes from the other end
     assert counted.gradients == sum(p.grad.nbytes for p in network.parameters() if p.grad is not None)

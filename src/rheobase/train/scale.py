@@ -108,9 +108,10 @@ class Traffic:
     """All at once."""
 
     @classmethod
-    def of(cls, network: nn.Module) -> "Traffic":
-        """Of a network that is in the mode in which it trains."""
-        layers = [layer for layer in normalisations(network) if layer.training and _normalises(layer)]
+    def of(cls, network: nn.Module, statistics: str = "joined") -> "Traffic":
+        """Of a network that is in the mode in which it trains; local statistics stay where they are."""
+        all_layers = normalisations(network) if statistics == "joined" else []
+        layers = [layer for layer in all_layers if layer.training and _normalises(layer)]
         return cls(
             gathered=tuple((2 * layer.branches + 1) * layer.channels * STATISTIC for layer in layers),
             reduced=tuple((layer.branches + 1) * layer.channels * STATISTIC for layer in layers),
@@ -245,7 +246,7 @@ def counted(recipe: Recipe, data: DataInfo) -> tuple[Traffic, Work]:
         network = network_for(recipe, data)
         freeze(network, recipe)
         train_mode(network, recipe)
-        return Traffic.of(network), Work.of(network, data.shape)
+        return Traffic.of(network, recipe.statistics), Work.of(network, data.shape)
 
 
 def ladder(asked: Cluster) -> Iterator[Cluster]:
