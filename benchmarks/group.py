@@ -56,7 +56,7 @@ class Node:
     )
     source: str = (
         "latencies, and bandwidth of LL on Hopper: src/graph/tuning.cc of NVIDIA/nccl, commit 5067397c; "
-        "370 GB/s of a ring over NVLink: its author in NVIDIA/nccl-tests issue 212"
+        "370 GB/s of a ring over the NVLink of H100s: a developer of NCCL in NVIDIA/nccl-tests issue 212"
     )
 
     def seconds(self, call: Collective) -> float:
