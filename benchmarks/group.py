@@ -139,7 +139,7 @@ def table(runs: list[dict[str, Any]], node: Cluster) -> Table:
     columns = ["network", "N", "contender", "ms", "ratio", "collectives", "MB", "syncs"]
     found = Table(
         title=f"The step of a group of one, T = {TIMESTEPS}",
-        caption=f"on {node.gpus} GPUs: what collectives take there by the model of rheobase plan; with one member they move nothing",
+        caption=f"on {node.gpus} GPUs: with what collectives take there by the model of rheobase plan",
     )
     for column in (*columns, f"us on {node.gpus} GPUs", f"ratio on {node.gpus} GPUs"):
         found.add_column(column, justify="left" if column in ("network", "contender") else "right")

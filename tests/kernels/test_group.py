@@ -1,6 +1,7 @@
 """Statistics of parts, joined, are those of the whole."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from rheobase import functional
+from rheobase import functional, kernels
 from rheobase.kernels import fused
 from rheobase.kernels.group import joined_moments
 
@@ -55,15 +56,38 @@ def test_values_are_counted_at_every_step(backend: str, static: bool) -> None:
     assert (fused.statistics([x, x], backend)[-1] == 4 * 3 * 2).all()
 
 
-def test_moments_of_a_group_have_derivatives_of_any_order(tmp_path: Path) -> None:
-    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
-    group = dist.group.WORLD
-    assert group is not None
+@contextmanager
+def group_of_one(folder: Path, device: str) -> Iterator[dist.ProcessGroup]:
+    backend = "nccl" if device == "cuda" else "gloo"
+    dist.init_process_group(backend, init_method=f"file://{folder}/store", rank=0, world_size=1)
+    assert dist.group.WORLD is not None
     try:
-        xs = [torch.randn(2, 3, 4, dtype=torch.float64, requires_grad=True) for _ in range(2)]
-        found = joined_moments(xs, group)
-        torch.testing.assert_close(torch.cat(found), law(xs)[:-1])
-        assert torch.autograd.gradcheck(lambda *xs: joined_moments(xs, group), xs)
-        assert torch.autograd.gradgradcheck(lambda *xs: joined_moments(xs, group), xs)
+        yield dist.group.WORLD
     finally:
         dist.destroy_process_group()
+
+
+def test_a_group_of_one_fires_as_one_alone(backend: str, tmp_path: Path) -> None:
+    xs = [torch.randn(4, 3, 5, 2, 1, dtype=torch.float64) for _ in range(2)]
+    weight, bias = torch.rand(2, 5, dtype=torch.float64), torch.rand(2, 5, dtype=torch.float64)
+    upstream = torch.randn_like(xs[0])
+
+    def results(group: dist.ProcessGroup | None) -> list[Tensor]:
+        leaves = [x.clone().requires_grad_() for x in (weight, bias, *xs)]
+        w, b, *inputs = leaves
+        neuron = {"decay": 0.3, "v_th": 0.6, "width": 0.9, "eps": 1e-4}
+        spikes, moments = kernels.fire(inputs, w, b, **neuron, group=group, backend=backend)
+        spikes.backward(upstream)
+        return [spikes, *moments, *(x.grad for x in leaves if x.grad is not None)]
+
+    with group_of_one(tmp_path, xs[0].device.type) as group:
+        for own, other in zip(results(group), results(None), strict=True):
+            torch.testing.assert_close(own, other, rtol=1e-12, atol=1e-12)
+
+
+def test_moments_of_a_group_have_derivatives_of_any_order(tmp_path: Path) -> None:
+    with group_of_one(tmp_path, "cpu") as group:
+        xs = [torch.randn(2, 3, 4, dtype=torch.float64, requires_grad=True) for _ in range(2)]
+        torch.testing.assert_close(torch.cat(joined_moments(xs, group)), law(xs)[:-1])
+        assert torch.autograd.gradcheck(lambda *xs: joined_moments(xs, group), xs)
+        assert torch.autograd.gradgradcheck(lambda *xs: joined_moments(xs, group), xs)

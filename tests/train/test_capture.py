@@ -13,7 +13,7 @@ from rheobase.data.feed import Feed
 from rheobase.functional import readout
 from rheobase.models import resnet8
 from rheobase.nn import ReluSoma
-from rheobase.train.capture import CapturedStep, Step, capture
+from rheobase.train.capture import CapturedStep, Step, capture, release
 from rheobase.train.runs import load_data
 
 
@@ -64,6 +64,18 @@ def test_a_number_is_a_constant_of_the_graph() -> None:
         captured(torch.full((n,), share), share)
     assert eager == [24 / 47, 23 / 48]
     assert (captured.inputs[0] == 0.5).all(), "tensors are copied into it"
+
+
+def test_a_released_step_has_no_graph_and_runs_eagerly() -> None:
+    done: list[str] = []
+    captured = CapturedStep(lambda _: done.append("eager") or ())
+    captured.inputs = (torch.zeros(2),)
+    captured.graph = SimpleNamespace(replay=lambda: done.append("replayed"), reset=lambda: done.append("freed"))
+    captured(torch.ones(2))
+    release(captured)
+    captured(torch.ones(2))
+    release(captured.step)  # which was never captured
+    assert done == ["replayed", "freed", "eager"]
 
 
 @pytest.mark.parametrize("world", [2, 3])

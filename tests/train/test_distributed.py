@@ -30,7 +30,7 @@ from rheobase.train import checkpoint, distributed
 from rheobase.train.capture import CapturedStep, release
 from rheobase.train.collectives import Collective, Collectives
 from rheobase.train.optimizers import make_optimizer
-from rheobase.train.runs import Run
+from rheobase.train.runs import Run, channels_last
 from rheobase.train.step import Step, make_step
 from tests.train.test_loop import StopAt
 
@@ -154,7 +154,7 @@ def member_steps(
     images, labels = batch(cuts[-1])
     own = slice(cuts[rank], cuts[rank + 1])
     with distributed.team(CPU) as (team, _):
-        network = resnet8(soma=soma).double()
+        network = channels_last(resnet8(soma=soma).double())
         summed = team.join(network, "joined")
         share = len(labels[own]) / len(labels)
         found = two_steps(network, images[own], labels[own], timesteps, share, summed=summed)
@@ -244,13 +244,14 @@ def test_local_statistics_are_those_of_each_process_until_they_are_evaluated(tmp
         assert torch.equal(one, other)
 
 
-def test_a_run_with_local_statistics_evaluates_what_it_keeps(alone: Path, tmp_path: Path) -> None:
-    run_team(fit, 2, tmp_path / "team", ("statistics=local", "epochs=1", "average=0.5"))
+def test_a_run_with_local_statistics_evaluates_what_it_keeps(tmp_path: Path) -> None:
+    settings = ("statistics=local", "epochs=1", "average=0.5", "batch_size=30")  # few: statistics differ
+    run_team(fit, 2, tmp_path / "team", settings)
     run = Run(tmp_path / "team")
     (row,) = run.rows()
     kept = evaluate_run(run, device="cpu")
     assert (kept.loss, kept.accuracy) == pytest.approx((row["test_loss"], row["test_accuracy"]), rel=1e-9)
-    assert row["test_loss"] != pytest.approx(Run(alone).rows()[0]["test_loss"], rel=1e-4)
+    assert row["test_accuracy"] > 0.3, "nothing fires: statistics do not matter"
 
 
 def own_buffers(rank: int, world: int, port: int, folder: Path) -> None:

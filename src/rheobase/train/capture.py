@@ -52,7 +52,6 @@ class CapturedStep:
     def release(self) -> None:
         """Give the graph up, for good. A process group does not end before the graphs that hold its collectives."""
         if self.graph is not None:
-            torch.cuda.synchronize()
             self.graph.reset()
         self.graph, self.eager = None, True
 
