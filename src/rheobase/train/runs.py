@@ -357,6 +357,7 @@ def _check_size(run: Run, values: int) -> None:
 
 def load_network(run: Run) -> nn.Module:
     """The trained network of a run, ready for inference."""
+    _ = run.recipe  # without one, the folder is no run at all
     weights = run.trained().weights
     _check_size(run, sum(w.numel() for w in weights.values()))
     network = run.network()
