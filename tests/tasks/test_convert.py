@@ -8,6 +8,7 @@ import torch
 from rheobase import recipes, train
 from rheobase.data import load
 from rheobase.deploy.formats import native
+from rheobase.deploy.quantize import quantize
 from rheobase.report.page import render
 from rheobase.tasks.convert import calibration_images, convert_run
 from rheobase.tasks.evaluate import evaluate_run
@@ -83,6 +84,13 @@ def test_nir_files_are_simulated(run: Run, tmp_path: Path) -> None:
     assert found.verdict == "the same network, spike for spike"
     assert found.simulation is not None
     assert found.simulation.different == 0
+
+
+def test_a_report_of_integers(run: Run, file: Path, tmp_path: Path) -> None:
+    images = calibration_images(run.open_data(None), run.recipe, 40, 0)
+    native.save(quantize(native.load(file), images, 4), tmp_path / "int8.safetensors")
+    found = inspect_file(tmp_path / "int8.safetensors", images=50)
+    assert found["accuracy_by_timesteps"][3] > 0.5
 
 
 def test_a_report_of_the_file(file: Path) -> None:

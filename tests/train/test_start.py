@@ -317,6 +317,7 @@ def test_hybrid_training_starts_where_the_conversion_ended(converted: Path, tmp_
     [
         (["reset=soft"], r"its neurons have decay=1\.0, here 0\.25; --set decay=1\.0"),
         (["decay=1"], "its neurons have reset=soft, here hard; --set reset=soft"),
+        (["decay=1", "reset=soft", "normalisation=none"], "its neurons have normalisation=tdbn, here none; --set"),
         (["decay=1", "reset=soft", "network=plain5"], "its layers of neurons are others; use the network and the data"),
     ],
 )

@@ -49,7 +49,7 @@ def unfold(network: Network, model: nn.Module, batches: Iterable[Tensor], timest
         _set(soma, torch.stack(factors), shifts[path], torch.zeros_like(soma.weight), torch.ones_like(soma.weight))
     last = list(network.nodes)[-1]
     _copy(last, modules.get(last), network.nodes[last])
-    modules[last].bias.copy_(network.nodes[last].bias)
+    modules[last].load_state_dict(network.nodes[last].state_dict())
     for path, (mean, var) in _moments(model, batches, timesteps).items():
         _set(own[path], _factor(own[path]), shifts[path], mean.to(own[path].weight), var.to(own[path].weight))
 

@@ -26,7 +26,7 @@ from rheobase.nn import ReferenceSoma, Soma, somas, watched
 from rheobase.recipes import RECIPES, Recipe, get
 from rheobase.recipes.settings import as_text, differences
 from rheobase.tasks.gradients import GradientNorms, gradient_norms, inner_layers
-from rheobase.tasks.open import about, open_file
+from rheobase.tasks.open import about, input_dtype, open_file
 from rheobase.train.runs import Run, load_network, open_data
 
 BATCH, FEW, SAMPLES, NEURONS = 32, 8, 6, 8
@@ -67,10 +67,10 @@ def inspect_file(path: Path, *, data: Path | None = None, images: int = 360) -> 
     network = open_file(path)
     if not isinstance(network, Network):
         raise ValueError(f"{path} is a file that does not show its spikes; give the network it was exported from")
-    stated, network = about(network, path), network.float()
+    stated = about(network, path)
     recipe, info = replace(stated.recipe, precision="fp32"), stated.data
     dataset = open_data(recipe, info, data, path)
-    x, labels = first_images(dataset, recipe, images, torch.float32)
+    x, labels = first_images(dataset, recipe, images, input_dtype(network))
     layers = activity(network, _batches(x), recipe.timesteps, _neurons(network))
     logits = _logits(network, x, _longest(recipe.timesteps, x))
     made = network.info.get("converted", {})

@@ -91,7 +91,10 @@ class ConvertedStart:
         network = native.load(path)
         if "converted" not in network.info:
             raise ValueError(f"{path} is a deployed network, which cannot be trained; start from its run")
-        return cls(path, network, Recipe.of(network.info["recipe"], path), DataInfo.of(network.info["data"], path))
+        recipe, data = network.info.get("recipe"), network.info.get("data")
+        if not isinstance(recipe, dict) or not isinstance(data, dict):
+            raise ValueError(f"{path} does not say what it was trained on; convert it again from its run")
+        return cls(path, network, Recipe.of(recipe, path), DataInfo.of(data, path))
 
     def place(self) -> Path | None:
         return self.path
@@ -105,12 +108,13 @@ class ConvertedStart:
         Its tdBN learns its moments from training images.
         """
         what = f"network '{recipe.network}' cannot start from {self.path}"
-        for setting in ("neuron", "decay", "reset"):
+        for setting in ("neuron", "decay", "reset", "normalisation"):
             there, here = getattr(self.recipe, setting), getattr(recipe, setting)
             if there != here:
                 raise ValueError(f"{what}: its neurons have {setting}={there}, here {here}; --set {setting}={there}")
         network.to(feed.device)
-        images = (x for x, *_ in islice(feed.training(0), min(BATCHES, feed.steps)))
+        whole = max(1, min(BATCHES, feed.steps - 1))  # the last batch may be smaller
+        images = (x for x, *_ in islice(feed.training(0), whole))
         try:
             unfold(self.network.to(feed.device, feed.dtype), network, images, recipe.timesteps)
         except ValueError as error:
