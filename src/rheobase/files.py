@@ -10,10 +10,13 @@ from uuid import uuid4
 
 
 @contextmanager
-def atomic_write(path: Path) -> Iterator[Path]:
-    """A file to write beside `path`, which takes its place at the end; after a failure the old one is as it was."""
-    target = path.resolve()  # a link goes on pointing to its file
-    if target.exists() and not target.is_file():
+def atomic_write(path: Path, *, follow: bool = True) -> Iterator[Path]:
+    """A file to write beside `path`, which takes its place at the end; after a failure the old one is as it was.
+
+    A link goes on pointing to its file, which is replaced; unless we do not `follow` it: then the link is.
+    """
+    target = path.resolve() if follow else path
+    if target.exists() and not target.is_file() and not target.is_symlink():
         raise ValueError(f"{path} is not a file that could be replaced; choose another")
     part = target.with_name(f".{target.name}.{uuid4().hex}.part")  # others may write the same one
     try:
@@ -27,10 +30,10 @@ def atomic_write(path: Path) -> Iterator[Path]:
             part.unlink()
 
 
-def write_json(path: Path, content: Any) -> None:
-    """Write `content` to `path` as strict JSON, one entry per line."""
+def write_json(path: Path, content: Any, *, follow: bool = True) -> None:
+    """Write `content` to `path` as strict JSON, one entry per line; for `follow` see `atomic_write`."""
     text = strict_json(content, path.name, indent=1) + "\n"
-    with atomic_write(path) as part:
+    with atomic_write(path, follow=follow) as part:
         part.write_text(text)
 
 

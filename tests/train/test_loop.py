@@ -4,6 +4,7 @@ import json
 import multiprocessing
 import os
 import random
+import resource
 import shutil
 import signal
 import threading
@@ -129,8 +130,8 @@ def test_other_steps_per_epoch_are_refused(tmp_path: Path) -> None:
         train.fit(recipe(), out=tmp_path, device="cpu", reporter=StopAt(2))
     saved = checkpoint.latest(tmp_path / "checkpoints")
     assert saved is not None
-    checkpoint.save(tmp_path / "checkpoints", saved.step, saved.tensors, saved.state | {"steps_per_epoch": 5})
-    with pytest.raises(ValueError, match="took 5 steps per epoch, here it would take 6; resume it with the data"):
+    checkpoint.save(tmp_path / "checkpoints", saved.step, saved.tensors, saved.state | {"steps_per_epoch": 4})
+    with pytest.raises(ValueError, match="took 4 steps per epoch, here it would take 6; resume it with the data"):
         train.fit(recipe(), out=tmp_path, resume=True, device="cpu")
 
 
@@ -301,16 +302,37 @@ def test_a_network_that_cannot_be_built_leaves_no_folder(tmp_path: Path) -> None
     assert not (tmp_path / "run").exists()
 
 
+class NoSpace(Reporter):
+    """From the start of the training on, this process cannot write a byte more to any file."""
+
+    def start(self, folder: Path, epochs: int, steps: int, done: int) -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+
+    def stop(self) -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+
+
 def test_a_full_disk_while_writing_metrics(tmp_path: Path) -> None:
-    if not Path("/dev/full").exists():
-        pytest.skip("needs /dev/full, a device without space")
+    with pytest.raises(OSError, match=r"cannot write to .*metrics\.jsonl: File too large; the checkpoints are intact"):
+        train.fit(recipe(), out=tmp_path / "run", device="cpu", reporter=NoSpace())
 
-    class Fills(Reporter):
+
+def test_a_full_disk_while_writing_a_checkpoint_beside_the_training(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match=r"could not write checkpoint .*0000000\d: File too large; earlier checkpoints"):
+        train.fit(recipe(), out=tmp_path / "run", device="cpu", reporter=NoSpace(), save_every=1e-9)
+    assert not (tmp_path / "run").exists()  # nothing was worth keeping
+
+
+def test_metrics_are_not_written_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("mine")
+
+    class Links(Reporter):
         def start(self, folder: Path, epochs: int, steps: int, done: int) -> None:
-            (folder / "metrics.jsonl").symlink_to("/dev/full")
+            (folder / "metrics.jsonl").symlink_to(tmp_path / "mine")
 
-    with pytest.raises(OSError, match=r"cannot write to .*metrics\.jsonl: No space left on device; the checkpoints"):
-        train.fit(recipe(), out=tmp_path / "run", device="cpu", reporter=Fills())
+    with pytest.raises(OSError, match=r"cannot write to .*metrics\.jsonl: Too many levels of symbolic links"):
+        train.fit(recipe("epochs=1"), out=tmp_path / "run", device="cpu", reporter=Links())
+    assert (tmp_path / "mine").read_text() == "mine"
 
 
 def test_the_folder_cannot_be_made(tmp_path: Path) -> None:

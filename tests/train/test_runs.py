@@ -19,6 +19,7 @@ from rheobase.data import load
 from rheobase.models import build
 from rheobase.nn import Soma
 from rheobase.recipes import Recipe
+from rheobase.train.claim import claimed
 from rheobase.train.parts import Parts
 from rheobase.train.runs import Run, load_network, network_for
 from tests.train.test_loop import StopAt
@@ -29,7 +30,7 @@ def recipe() -> Recipe:
 
 
 def hold(folder: Path, held: Event) -> None:
-    with Run(folder).claimed():
+    with claimed(folder):
         held.set()
         time.sleep(100)
 
