@@ -297,8 +297,10 @@ def _fit(
 
 def _tell_how_to_go_on(what: str, words: Sequence[object], data: Path | None, number: int) -> NoReturn:
     """End with the exit code of a run that the signal `number` stopped, and that was saved."""
-    from rheobase.train.stopping import exit_code
+    from rheobase.train.stopping import SIGNALS, exit_code
 
+    for other in SIGNALS if _world() > 1 else []:
+        signal.signal(other, signal.SIG_IGN)  # torchrun ends the others when the first one has ended; all is saved
     if _leads():
         local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         launcher = f"torchrun --nproc-per-node {local} -m " if _world() > 1 else ""

@@ -114,7 +114,7 @@ def _one_sentence(patience: float) -> Iterator[None]:
         yield
     except RuntimeError as error:
         said = str(error).lower()
-        again = "the run goes on from its last checkpoint with --continue"
+        again = "--continue goes on with what was saved"
         if "timed out" in said or "timeout" in said:
             raise TeamBroken(
                 f"a process of this run did not answer for {patience:g} s (--patience); {again}"

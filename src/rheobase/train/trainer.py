@@ -72,6 +72,9 @@ class Trainer:
         self.reporter.start(self.run.folder, self.recipe.epochs, steps, self.step)
         if self.best is not None:
             self.best.write(self.best.epoch)  # a kill may have come before it
+        if self.team.leads:
+            weights = self.network.state_dict()  # and as much for momentum; it grows where an optimiser keeps more
+            self.writer.reserve(weights, weights, {} if self.average is None else weights)
         timesteps, step = 0, None
         try:
             with cudnn(benchmark=True), signals.kept_for_later():

@@ -21,10 +21,21 @@ class Writer:
 
     def __init__(self, device: torch.device) -> None:
         self.on_gpu = device.type == "cuda"
-        self.memory = torch.empty(0, dtype=torch.uint8)  # kept: pinning it takes longer than a copy
+        self.memory = torch.empty(0, dtype=torch.uint8)  # for the copies, kept from checkpoint to checkpoint
         self.copying: tuple[torch.cuda.Event, Callable[[], None]] | None = None
         self.threads = ThreadPoolExecutor(1)
         self.writing: Future[None] | None = None
+
+    def reserve(self, *groups: Tensors) -> None:
+        """Have memory for all of `groups`: to pin it takes longer than to copy, so this is better done before."""
+        size = sum(_room(t) for group in groups for t in group.values())
+        if len(self.memory) < size:
+            self.memory = torch.empty(size, dtype=torch.uint8, pin_memory=self.on_gpu)
+
+    @property
+    def busy(self) -> bool:
+        """Whether something is not written yet."""
+        return self.copying is not None or (self.writing is not None and not self.writing.done())
 
     def begin(self, tensors: dict[str, Tensors], write: Write) -> None:
         """Let the thread `write` what `tensors` hold now, after it has written what came before."""
@@ -67,9 +78,7 @@ class Writer:
 
     def _copies(self, tensors: dict[str, Tensors]) -> dict[str, Tensors]:
         """Of all tensors, one after the other in the memory of the host."""
-        size = sum(_room(t) for group in tensors.values() for t in group.values())
-        if len(self.memory) < size:
-            self.memory = torch.empty(size, dtype=torch.uint8, pin_memory=self.on_gpu)
+        self.reserve(*tensors.values())
         copies: dict[str, Tensors] = {name: {} for name in tensors}
         start = 0
         for group, values in tensors.items():
