@@ -106,10 +106,10 @@ def main() -> None:
         for network, found in results[name].items():
             stall, drag, written = (found[f"{what}_seconds"] for what in ("stall", "drag", "written"))
             print(
-                f"{name} {network}: {found['checkpoint_bytes'] / 1e6:.0f} MB, step {1e3 * found['step_seconds']:.1f} ms,"
-                f" stall {1e3 * statistics.median(stall):.1f} ms (first {1e3 * stall[0]:.1f}, largest "
-                f"{1e3 * max(stall):.1f}), drag {1e3 * statistics.median(drag):.1f} ms, written in "
-                f"{statistics.median(written):.2f} s"
+                f"{name} {network}: {found['checkpoint_bytes'] / 1e6:.0f} MB, "
+                f"step {1e3 * found['step_seconds']:.1f} ms, stall {1e3 * statistics.median(stall):.1f} ms "
+                f"(first {1e3 * stall[0]:.1f}, largest {1e3 * max(stall):.1f}), "
+                f"drag {1e3 * statistics.median(drag):.1f} ms, written in {statistics.median(written):.2f} s"
             )
     out = options.out or result_path("checkpoint", first)
     write_result(out, {"timesteps": 4, "results": results}, device=first, seed=0)

@@ -227,13 +227,6 @@ def test_a_checkpoint_in_parts_is_resumed_too(whole: Path, tmp_path: Path) -> No
 
 
 def test_checkpoints_are_rare_and_metrics_after_the_last_one_are_made_anew(whole: Path, tmp_path: Path) -> None:
-    class Leave(StopAt):
-        def due(self) -> bool:
-            self.done += 1
-            if self.done == self.at:
-                raise KeyboardInterrupt  # as a kill: nothing is saved
-            return False
-
     out = tmp_path / "run"
     with pytest.raises(train.Interrupted):
         train.fit(recipe(), out=out, device="cpu", reporter=StopAt(3))
@@ -245,6 +238,66 @@ def test_checkpoints_are_rare_and_metrics_after_the_last_one_are_made_anew(whole
     train.fit(recipe(), out=out, resume=True, device="cpu")
     assert_identical(out, whole)
     assert Run(out).rows()[0]["elapsed"] != before
+
+
+class Leave(Reporter):
+    """Ends the training after a step, as a kill: nothing is saved."""
+
+    def __init__(self, step: int) -> None:
+        self.left = step
+
+    def due(self) -> bool:
+        self.left -= 1
+        if not self.left:
+            raise KeyboardInterrupt
+        return False
+
+
+def test_checkpoints_by_time_inside_an_epoch_are_resumed_too(whole: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    for again in (False, True):
+        with pytest.raises(KeyboardInterrupt):
+            train.fit(recipe(), out=out, resume=again, device="cpu", reporter=Leave(5), save_every=1e-9)
+    steps = sorted(int(path.name) for path in (out / "checkpoints").iterdir())
+    assert steps in ([8, 9], [9, 10])  # a kill can come while the last one is written
+    train.fit(recipe(), out=out, resume=True, device="cpu")
+    assert_identical(out, whole)
+
+
+def test_weights_that_are_not_finite_are_never_written(whole: Path, tmp_path: Path) -> None:
+    out = shutil.copytree(whole, tmp_path / "run")
+    settings = json.loads((out / "recipe.json").read_text())
+    (out / "recipe.json").write_text(json.dumps(settings | {"lr": 1e38, "epochs": settings["epochs"] + 1}))
+    with pytest.raises(
+        ValueError, match=r"weights are no longer finite after step \d+; the last good checkpoint is in "
+    ):
+        train.fit(out=out, resume=True, device="cpu", save_every=1e-9)
+    found = checkpoint.latest(out / "checkpoints")
+    assert found is not None
+    assert all(t.isfinite().all() for t in found.tensors["weights"].values())
+
+
+def test_a_resumed_run_keeps_its_number_of_threads(whole: Path, tmp_path: Path) -> None:
+    """The demo has one, `train --resume` would take all."""
+    said: list[str] = []
+
+    class Notes(Reporter):
+        def note(self, sentence: str) -> None:
+            said.append(sentence)
+
+        def start(self, folder: Path, epochs: int, steps: int, done: int) -> None:
+            said.append(f"{torch.get_num_threads()}")
+
+    with pytest.raises(train.Interrupted):
+        train.fit(recipe(), out=tmp_path, device="cpu", reporter=StopAt(7))
+    torch.set_num_threads(2)
+    try:
+        train.fit(recipe(), out=tmp_path, resume=True, device="cpu", reporter=Notes())
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(1)
+    assert said == ["goes on with the threads that it began with: 1 per process", "1"]
+    assert_identical(tmp_path, whole)
 
 
 def test_a_kill_between_the_first_metrics_and_the_first_checkpoint(whole: Path, tmp_path: Path) -> None:

@@ -9,7 +9,13 @@ def test_the_file_is_what_safetensors_reads() -> None:
     """All kinds of numbers, no dimensions, no elements, another memory order, and two names for one memory."""
     tensors = {f"of {dtype}": torch.arange(2, 8).to(dtype).view(2, 3) for dtype in tensorfile.NAMES}
     image = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)
-    tensors |= {"one": torch.tensor(7.5), "none": torch.empty(0, 3), "image": image, "again": image, "ünusual": image[1]}
+    tensors |= {
+        "one": torch.tensor(7.5),
+        "none": torch.empty(0, 3),
+        "image": image,
+        "again": image,
+        "ünusual": image[1],
+    }
     found = safetensors.torch.load(b"".join(tensorfile.chunks(tensors)))
     assert found.keys() == tensors.keys()
     for name, tensor in tensors.items():

@@ -13,7 +13,10 @@ CPU = torch.device("cpu")
 
 def some() -> dict[str, Tensors]:
     image = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)
-    return {"weights": {"a": image, "b": torch.tensor(7.5)}, "training": {"n": torch.arange(11), "b": torch.empty(0, 2)}}
+    return {
+        "weights": {"a": image, "b": torch.tensor(7.5)},
+        "training": {"n": torch.arange(11), "b": torch.empty(0, 2)},
+    }
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", id="on a gpu")])

@@ -12,7 +12,9 @@ from rheobase.data.feed import Feed, generator
 from rheobase.plugins import Part
 from rheobase.recipes import Recipe
 from rheobase.train import checkpoint, distributed, muster
+from rheobase.train.checkpoint import Checkpoint
 from rheobase.train.claim import claimed
+from rheobase.train.distributed import Team
 from rheobase.train.parts import Parts, named_after
 from rheobase.train.progress import Reporter, process_seconds
 from rheobase.train.runs import Run, channels_last, load_data, network_for, own_folder, refuse_used
@@ -107,35 +109,38 @@ def fit(
                 Run.create(out, recipe, found.info, where, processes=team.world, **options)
                 if begins is not None:
                     shown.note(describe(options["start"], len(found.info.classes)))
-            muster.refuse_blind(team, out)
             run = earlier or Run(out, **given)
-            saved = None
-            if team.leads:
-                run.remember(data=data, start=None if begins is None else begins.place())
-                saved = checkpoint.latest(run.checkpoints, set_aside=True)
-            team.wait()
-            if not team.leads:
-                saved = checkpoint.latest(run.checkpoints)
-            with _as_it_began(run, team.world, where, shown) if resume else nullcontext():
-                trainer = Trainer(
-                    run, model, parts, feed, team, shown, began, save_every=save_every, part_bytes=part_bytes
-                )
-                if saved is not None:
-                    trainer.restore(saved)
-                elif resume and (run.start is not None or (run.rows() and not run.beginning)):
-                    raise ValueError(
-                        f"{run} has no checkpoint any more to go on from; train it again in another folder"
+            try:
+                saved = _found(run, team)
+                with _as_it_began(run, team.world, where, shown) if resume else nullcontext():
+                    trainer = Trainer(
+                        run, model, parts, feed, team, shown, began, save_every=save_every, part_bytes=part_bytes
                     )
-                if resume and team.leads:
-                    run.keep_rows(trainer.step // feed.steps)
-                try:
+                    if saved is not None:
+                        trainer.restore(saved)
+                    elif resume and (run.start is not None or (run.rows() and not run.beginning)):
+                        raise ValueError(
+                            f"{run} has no checkpoint any more to go on from; train it again in another folder"
+                        )
+                    if team.leads:
+                        run.remember(data=data, start=None if begins is None else begins.place())
+                    if team.leads and resume:
+                        run.keep_rows(trainer.step // feed.steps)
                     trainer.train(signals)
-                except Exception:
-                    if team.leads and earlier is None:
-                        run.discard_if_empty()
-                    raise
+            except Exception:
+                if team.leads and earlier is None:
+                    run.discard_if_empty()
+                raise
             team.wait()  # nobody leaves before the last checkpoint is written
     return run
+
+
+def _found(run: Run, team: Team) -> Checkpoint | None:
+    """The newest good checkpoint, where all processes see the same; the first one sets damaged ones aside."""
+    muster.refuse_blind(team, run.folder)
+    saved = checkpoint.latest(run.checkpoints, set_aside=True) if team.leads else None
+    team.wait()
+    return saved if team.leads else checkpoint.latest(run.checkpoints)
 
 
 def _chosen(recipe: Recipe | None, earlier: Run | None, given: dict[str, Part | Dataset]) -> Recipe:
