@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 RUNNING = ("own-network", "plugins", "training", "data", "neurons")
-DOCS = ("own-network", "paper-map", "neurons", "kernels", "plugins")
+DOCS = ("own-network", "paper-map", "neurons", "kernels", "plugins", "training", "cluster")
 PAPER_MAP = (ROOT / "docs" / "paper-map.md").read_text()
 
 

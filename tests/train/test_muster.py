@@ -12,7 +12,7 @@ from rheobase.data import load
 from rheobase.recipes import Recipe
 from rheobase.train import muster
 from rheobase.train.runs import Run
-from tests.train.test_distributed import free_port, join, processes
+from tests.train.test_distributed import free_port, join, processes, run_team
 
 SETTINGS = ["--set=epochs=1", "--set=timesteps=1", "--set=batch_size=719", "--set=width=0.25", "--device=cpu"]
 
@@ -32,6 +32,12 @@ def command(rank: int, world: int, port: int, folder: Path, *words: str) -> None
     os.dup2(messages, 2)
     sys.argv = ["rheobase", "train", "demo", *SETTINGS, *(word for word in words if word != "other-code")]
     cli.main()
+
+
+def test_runs_of_several_seeds_in_one_team(tmp_path: Path) -> None:
+    run_team(command, 2, tmp_path, "--seeds=0,1", "--out=runs", "--continue")
+    for seed in (0, 1):
+        assert len(Run(tmp_path / "runs" / f"seed-{seed}").rows()) == 1
 
 
 def messages(folder: Path, first: list[str], second: list[str]) -> list[str]:

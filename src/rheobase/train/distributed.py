@@ -14,6 +14,8 @@ from typing import TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
 from rheobase.nn import normalisations
@@ -96,7 +98,11 @@ def team(device: torch.device, patience: float = PATIENCE) -> Iterator[tuple[Tea
     with _one_sentence(patience):
         if not inner:
             backend, grace = ("nccl", GRACE) if device.type == "cuda" else ("gloo", 0.0)
-            dist.init_process_group(backend, timeout=timedelta(seconds=patience + grace))
+            timeout = timedelta(seconds=patience + grace)
+            store, rank, _ = next(rendezvous("env://", timeout=timeout))
+            # torchrun may keep its store when it restarts us: with the addresses of those who are gone
+            store = PrefixStore(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), store)
+            dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=timeout)
         try:
             hosts = dist.new_group(backend="gloo", timeout=timedelta(seconds=patience))
             yield Team(dist.get_rank(), world, hosts), device

@@ -83,7 +83,6 @@ def fit(
             parts = Parts.of(recipe, **given) if earlier is None else earlier.parts
             if out is not None and earlier is None:
                 refuse_used(out)
-        muster.refuse_others(team, recipe)
 
         def images() -> Dataset:
             if earlier is not None:
@@ -95,6 +94,8 @@ def fit(
             found = images() if team.leads else None
         with muster.together(team):
             found = found or images()
+        muster.refuse_others(team, recipe, found.info.fingerprint)
+        with muster.together(team):
             feed = Feed(found, recipe, where, DTYPES.get(recipe.precision, torch.float32), team.rank, team.world)
             torch.manual_seed(generator(recipe.seed).initial_seed())
             # before there is a folder: it may be impossible
@@ -127,7 +128,7 @@ def fit(
                     if team.leads and resume:
                         run.keep_rows(trainer.step // feed.steps)
                     trainer.train(signals)
-            except Exception:
+            except BaseException:  # a signal before the first step, too
                 if team.leads and earlier is None:
                     run.discard_if_empty()
                 raise

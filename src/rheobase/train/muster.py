@@ -51,16 +51,20 @@ class Wants:
     """What a process would train."""
 
     recipe: Recipe
+    data: str
     code: dict[str, str]
     torch: str
     node: str
 
 
-def refuse_others(team: Team, recipe: Recipe) -> None:
-    """Raise a ValueError if a process has another recipe or other code than the first."""
+def refuse_others(team: Team, recipe: Recipe, data: str) -> None:
+    """Raise a ValueError if a process has another recipe, other code or other data than the first.
+
+    `data` is a checksum.
+    """
     if team.world == 1:
         return
-    own = Wants(recipe, sources(), torch.__version__, platform.node())
+    own = Wants(recipe, data, sources(), torch.__version__, platform.node())
     with together(team):
         for rank, other in enumerate(_gathered(team, own)):
             who = _who(rank, other.node)
@@ -73,6 +77,8 @@ def refuse_others(team: Team, recipe: Recipe) -> None:
             if (other.code, other.torch) != (own.code, own.torch):
                 what = f"torch {other.torch}, not {own.torch}" if other.torch != own.torch else "other sources"
                 raise ValueError(f"{who} has {what}; install the same version of everything on all machines")
+            if other.data != own.data:
+                raise ValueError(f"{who} has other data, labels or content differ; give all machines the same")
 
 
 def refuse_blind(team: Team, folder: Path) -> None:
