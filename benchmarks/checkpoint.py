@@ -55,6 +55,7 @@ def measure(network: str, device: torch.device, between: int, checkpoints: int) 
         feed = Feed(dataset, recipe, device, torch.float32)
         parts, options = Parts.of(recipe, data=dataset), {"save_every": 0.0, "part_bytes": None}
         trainer = Trainer(run, run.network(), parts, feed, ALONE, Reporter(), 0.0, **options)
+        trainer.make_room()
         images, labels, _ = next(feed.training(0))
         step = trainer._make_step(recipe.timesteps)
 

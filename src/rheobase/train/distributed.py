@@ -121,12 +121,12 @@ def _one_sentence(patience: float) -> Iterator[None]:
     except RuntimeError as error:
         said = str(error).lower()
         again = "--continue goes on with what was saved"
+        if "connection" in said or "broken pipe" in said:
+            # the first process speaks for all; if it is the one that ended, it has said why
+            quiet = os.environ.get("RANK", "0") != "0"
+            raise TeamBroken(f"another process of this run has ended; {again}", quiet=quiet) from error
         if "timed out" in said or "timeout" in said:
             raise TeamBroken(
                 f"a process of this run did not answer for {patience:g} s (--patience); {again}"
             ) from error
-        if "connection" in said:
-            # the first process speaks for all; if it is the one that ended, it has said why
-            quiet = os.environ.get("RANK", "0") != "0"
-            raise TeamBroken(f"another process of this run has ended; {again}", quiet=quiet) from error
         raise

@@ -72,9 +72,7 @@ class Trainer:
         self.reporter.start(self.run.folder, self.recipe.epochs, steps, self.step)
         if self.best is not None:
             self.best.write(self.best.epoch)  # a kill may have come before it
-        if self.team.leads:
-            weights = self.network.state_dict()  # and as much for momentum; it grows where an optimiser keeps more
-            self.writer.reserve(weights, weights, {} if self.average is None else weights)
+        self.make_room()
         timesteps, step = 0, None
         try:
             with cudnn(benchmark=True), signals.kept_for_later():
@@ -183,6 +181,12 @@ class Trainer:
         kept = self.run.checkpoints
         good = f"the last good checkpoint is in {kept}; " if checkpoint.newest_step(kept) else ""
         return f"{good}try a smaller lr or more warmup_epochs"
+
+    def make_room(self) -> None:
+        """Memory for checkpoints, before it is needed."""
+        if self.team.leads:
+            weights = self.network.state_dict()  # and as much for momentum; it grows where an optimiser keeps more
+            self.writer.reserve(weights, weights, {} if self.average is None else weights)
 
     def save(self) -> None:
         """Begin to write a checkpoint, beside the training. All processes of a team call it, the first one writes."""
