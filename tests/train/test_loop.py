@@ -168,7 +168,7 @@ def test_ctrl_c_is_ours_only_while_training(tmp_path: Path) -> None:
 
 def start(folder: Path, resume: bool, *settings: str) -> None:
     torch.set_num_threads(1)
-    train.fit(recipe(*settings), out=folder, resume=resume, device="cpu", save_every=0, keep_best=not resume)
+    train.fit(recipe(*settings), out=folder, resume=resume, device="cpu", save_every=0.02, keep_best=not resume)
 
 
 def test_kills_at_random_moments_change_nothing(tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ def fit(
             found = images() if team.leads else None
         with muster.together(team):
             found = found or images()
-        muster.refuse_others(team, recipe, found.info.fingerprint)
+        muster.refuse_others(team, recipe, parts, found.info.fingerprint)
         with muster.together(team):
             feed = Feed(found, recipe, where, DTYPES.get(recipe.precision, torch.float32), team.rank, team.world)
             torch.manual_seed(generator(recipe.seed).initial_seed())

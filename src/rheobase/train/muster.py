@@ -19,6 +19,7 @@ from rheobase.files import atomic_write
 from rheobase.recipes import Recipe
 from rheobase.recipes.settings import as_text, differences
 from rheobase.train.distributed import Team
+from rheobase.train.parts import Parts
 from rheobase.train.sources import sources
 
 SIGN = ".seen"  # a file in the folder of the run, for a moment
@@ -57,14 +58,15 @@ class Wants:
     node: str
 
 
-def refuse_others(team: Team, recipe: Recipe, data: str) -> None:
+def refuse_others(team: Team, recipe: Recipe, parts: Parts, data: str) -> None:
     """Raise a ValueError if a process has another recipe, other code or other data than the first.
 
     `data` is a checksum.
     """
     if team.world == 1:
         return
-    own = Wants(recipe, data, sources(), torch.__version__, platform.node())
+    plugins = {setting: plugin.sha256 for setting, plugin in parts.origins().items()}
+    own = Wants(recipe, data, sources() | plugins, torch.__version__, platform.node())
     with together(team):
         for rank, other in enumerate(_gathered(team, own)):
             who = _who(rank, other.node)
