@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-RUNNING = ("own-network", "plugins", "training", "data", "neurons")
-DOCS = ("own-network", "paper-map", "neurons", "kernels", "plugins", "training", "cluster")
+RUNNING = ("own-network", "plugins", "training", "data", "neurons", "convert")
+DOCS = ("own-network", "paper-map", "neurons", "kernels", "plugins", "trust", "convert", "training", "cluster")
 PAPER_MAP = (ROOT / "docs" / "paper-map.md").read_text()
 
 
@@ -29,7 +29,7 @@ def test_python_blocks_run(
     assert capsys.readouterr().out
 
 
-@pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md", *(f"docs/{d}.md" for d in DOCS)])
+@pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md", "SECURITY.md", *(f"docs/{d}.md" for d in DOCS)])
 def test_links_lead_somewhere(document: str) -> None:
     path = ROOT / document
     for target in re.findall(r"\]\(([^)#]+)\)", path.read_text()):

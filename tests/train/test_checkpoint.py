@@ -165,3 +165,54 @@ def test_the_newest_step(tmp_path: Path) -> None:
     save(tmp_path, 12)
     save(tmp_path, 9)
     assert checkpoint.newest_step(tmp_path) == 12
+
+
+def with_sums(path: Path) -> Path:
+    """Let the sums agree with the files."""
+    lines = [
+        f"{hashlib.sha256(p.read_bytes()).hexdigest()}  {p.name}\n"
+        for p in sorted(path.iterdir())
+        if p.name != "SHA256SUMS"
+    ]
+    (path / "SHA256SUMS").write_text("".join(lines))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("state.json", b"[" * 200_000),
+        ("state.json", b"[]"),
+        ("state.json", b"\xff"),
+        ("weights.safetensors", b""),
+        ("weights.safetensors", b"\xff" * 64),
+        ("else.safetensors", b"\0" * 64),
+    ],
+)
+def test_files_that_agree_with_their_sums_may_be_hostile(tmp_path: Path, name: str, content: bytes) -> None:
+    path = save(tmp_path, 12)
+    (path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=rf"^checkpoint {path} is damaged: .+$"):
+        checkpoint.load(with_sums(path))
+
+
+def test_a_checkpoint_without_its_state_or_weights_is_damaged(tmp_path: Path) -> None:
+    for name in ("state.json", "weights.safetensors"):
+        path = save(tmp_path, 12)
+        (path / name).unlink()
+        with pytest.raises(ValueError, match="is damaged"):
+            checkpoint.load(with_sums(path))
+
+
+def test_odd_names_are_no_steps(tmp_path: Path) -> None:
+    save(tmp_path, 12)
+    for name in ("²", "9" * 30, "٣"):
+        (tmp_path / name).mkdir()
+    assert checkpoint.newest_step(tmp_path) == 12
+
+
+def test_units_that_do_not_fit_the_weights(tmp_path: Path) -> None:
+    tensors = {"weights": {"a": torch.ones(3, 4, dtype=torch.int8)}, "units": {"a": torch.ones(5)}}
+    path = checkpoint.save(tmp_path, 12, tensors, {})
+    with pytest.raises(ValueError, match=rf"^checkpoint {path} is damaged: its units do not fit its weights$"):
+        _ = checkpoint.load(path).weights

@@ -83,7 +83,10 @@ def train(
     data: DataOption = None,
     out: OutOption = None,
     start: Annotated[
-        str | None, typer.Option("--from", metavar="RUN|NAME", help=f"Begin with trained weights. {RUN_HELP}")
+        str | None,
+        typer.Option(
+            "--from", metavar="RUN|NAME|FILE", help=f"Begin with trained weights. {RUN_HELP} Or a converted network."
+        ),
     ] = None,
     freeze: Annotated[Frozen | None, typer.Option(help="Train the head alone, of a network given by --from.")] = None,
     keep_best: Annotated[bool, typer.Option("--keep-best", help="Keep the best epoch too, as RUN/best.")] = False,
@@ -145,7 +148,7 @@ def train(
         print_next((command_line("train", recipe, "--from", out, *kept, data=data), "fine-tune it"))
         return
     hints = [(command_line("eval", run.folder, data=data), "measure the network again")]
-    if run.recipe.neuron == "lif":  # of which NIR knows the hard reset
+    if run.recipe.neuron == "lif" and run.recipe.normalisation == "tdbn":  # of which NIR knows the hard reset
         to, what = ("nir", "neuromorphic hardware") if run.recipe.reset == "hard" else ("onnx", "other software")
         hints.append((command_line("export", run.folder, "--to", to), f"the network for {what}"))
     print_next(*hints)
@@ -217,6 +220,7 @@ def evaluate(
     network: NetworkArgument,
     data: DataOption = None,
     timesteps: Annotated[int | None, typer.Option(help="Other than the network was trained with.")] = None,
+    sweep: Annotated[bool, typer.Option("--sweep", help="At 1, 2, 4, ... timesteps, in one pass.")] = False,
     device: DeviceOption = "auto",
     json: JsonOption = False,
     plugin: PluginOption = None,
@@ -224,17 +228,35 @@ def evaluate(
     """Measure a trained network on its test images."""
     from rheobase.tasks.evaluate import evaluate_run
 
+    if sweep:
+        _sweep(network, data=data, timesteps=timesteps, device=device, json=json)
+        return
     found = evaluate_run(network, data=data, timesteps=timesteps, device=device)
     if json:
         print_json({"network": str(network), **asdict(found)})
         return
     _print_rates(found.firing_rates)
     which = f"every {ordinal(found.held_out)} one, held out from training" if found.held_out else "all test images"
+    which = "training images, held out by the recipe" if found.holdout else which
     console.print(
         f"test accuracy {100 * found.accuracy:.2f} %  loss {found.loss:.4f}  on {found.images} images ({which})"
     )
     if found.simulated:
         console.print(SIMULATED_NOTE)
+
+
+def _sweep(network: Path, *, json: bool, **options: Any) -> None:
+    from rheobase.tasks.sweep import sweep_network
+
+    found = sweep_network(network, **options)
+    if json:
+        print_json({"network": str(network), "rows": [asdict(row) for row in found]})
+        return
+    rows = table("timesteps", "test accuracy", "spikes per neuron and step", "energy per image, 45 nm")
+    for row in found:
+        cells = (f"{100 * row.accuracy:.2f} %", f"{row.firing_rate:.3f}", f"{1e3 * row.joule:.3g} mJ")
+        rows.add_row(str(row.timesteps), *cells)
+    console.print(rows, soft_wrap=False)
 
 
 def _world() -> int:
@@ -315,8 +337,9 @@ def _show(run: "Run") -> None:
         raise ValueError(f"{run.metrics} is not there, and the run is at its end: nothing to show")
     _print_rates(rows[-1]["firing_rates"])
     last, best = rows[-1], max((row for row in rows if "test_accuracy" in row), key=lambda row: row["test_accuracy"])
+    tested = "accuracy on held-out training images" if run.data.holdout else "test accuracy"
     console.print(
-        f"test accuracy {100 * last['test_accuracy']:.2f} % after the last epoch and {last['elapsed']:.0f} s "
+        f"{tested} {100 * last['test_accuracy']:.2f} % after the last epoch and {last['elapsed']:.0f} s "
         f"(best epoch {100 * best['test_accuracy']:.2f} % after {best['elapsed']:.0f} s)"
     )
     if run.data.simulated:

@@ -92,7 +92,7 @@ class Feed:
         self.steps = steps
 
     def training(self, epoch: int, first: int = 0) -> Iterator[tuple[Tensor, Tensor, float]]:
-        """Images, labels and this process's weight in the mean loss (1 on average), from step `first` of the epoch."""
+        """Images, labels and their share of the batch of all processes, from step `first` of the epoch."""
         for step, batches, index, u, images in prefetch(self._pieces(epoch, first), self.prefetch):
             x = images().to(self.device, non_blocking=True)
             x = self._augmented(x, u.to(self.device), self.recipe.timesteps_at(epoch))
@@ -100,7 +100,7 @@ class Feed:
             counts = [own.stop - own.start for own in (self._share(*batch) for batch in batches)]
             parts = zip(batches, x.split(counts, x.ndim - 4), y.split(counts), strict=True)
             for (start, stop), images_of_step, labels in list(parts)[max(0, first - step) :]:
-                yield images_of_step, labels, len(labels) * self.world / (stop - start)
+                yield images_of_step, labels, len(labels) / (stop - start)
 
     def testing(self) -> Iterator[tuple[Tensor, Tensor]]:
         """This process's share of the test images, and their labels."""

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from typing import Any
 
+LARGEST = 2**31  # values of an image
+
 
 @dataclass(frozen=True, kw_only=True)
 class DataInfo:
@@ -25,6 +27,8 @@ class DataInfo:
     test_images: int = 0
     held_out: int = 0
     """Every so many-th image is for testing; 0 where the data set has test images of its own."""
+    holdout: int = 0
+    """Training images that are tested on in the place of its test images; 0: none."""
     fingerprint: str = ""
     """Of labels and content; empty where it is not known."""
     slicing: Mapping[str, int | bool | str] = field(default_factory=dict)
@@ -36,9 +40,11 @@ class DataInfo:
             raise ValueError("names must be texts")
         if not isinstance(self.slicing, dict) or not all(type(v) in (int, bool, str) for v in self.slicing.values()):
             raise ValueError("slicing must be settings of slices")
-        counts = (self.channels, self.size, self.timesteps, self.images, self.test_images, self.held_out)
+        counts = (self.channels, self.size, self.timesteps, self.images, self.test_images, self.held_out, self.holdout)
         if not all(type(n) is int and 0 <= n < 2**40 for n in counts) or min(self.channels, self.size) < 1:
             raise ValueError("sizes must be whole numbers")
+        if self.channels * self.size**2 > LARGEST:
+            raise ValueError(f"images of {self.channels} x {self.size} x {self.size} are too large")
         if not self.classes or {len(self.mean), len(self.std)} != {self.channels}:
             raise ValueError("it needs classes, and one mean and deviation per channel")
         numbers = all(type(value) in (int, float) and abs(value) < 1e12 for value in (*self.mean, *self.std))

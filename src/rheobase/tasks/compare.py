@@ -138,6 +138,8 @@ def _common(run: Run) -> dict[str, Any]:
     settings = {key: value for key, value in asdict(run.recipe).items() if key != "seed"}
     recorded = run.read("environment.json") if (run.folder / "environment.json").exists() else {}
     recorded = recorded.get("record", recorded)  # earlier versions wrote it without that key
+    if not isinstance(recorded, dict) or not isinstance(recorded.get("device", ""), str):
+        raise ValueError(f"{run.folder / 'environment.json'} does not say on what the run was trained; restore it")
     return {
         "recipe": settings.pop("name"),
         **settings,
@@ -153,7 +155,7 @@ def _epochs(rows: list[Row]) -> int:
 
 
 def _group(runs: list[Run]) -> Group:
-    sizes = _Sizes.of(runs[0])
+    sizes = Sizes.of(runs[0])
     members = [_member(run, sizes) for run in runs]
     tested: dict[int, list[float]] = {}
     for run in runs:
@@ -181,7 +183,7 @@ def _name(folders: list[Path]) -> str:
     return ", ".join(map(str, folders))
 
 
-def _member(run: Run, sizes: "_Sizes") -> Member:
+def _member(run: Run, sizes: "Sizes") -> Member:
     rows = run.rows()
     tested = [row for row in rows if "test_accuracy" in row]
     last, best = (tested[-1], max(tested, key=lambda row: row["test_accuracy"])) if tested else ({}, {})
@@ -200,7 +202,7 @@ def _member(run: Run, sizes: "_Sizes") -> Member:
 
 
 @dataclass(frozen=True)
-class _Sizes:
+class Sizes:
     """What of the network of a run it takes to make sense of its firing rates."""
 
     neurons: dict[str, int]
@@ -208,7 +210,7 @@ class _Sizes:
     reason: str | None = None
 
     @classmethod
-    def of(cls, run: Run) -> "_Sizes":
+    def of(cls, run: Run) -> "Sizes":
         shape = run.data.shape
         try:
             with torch.device("meta"):

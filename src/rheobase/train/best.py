@@ -54,11 +54,11 @@ class Best:
         if not (own.folder / "recipe.json").exists():
             for name in ("data.json", "environment.json", START, origins.FILE):
                 if (run.folder / name).exists():
-                    with atomic_write(own.folder / name, follow=False) as part:
+                    with atomic_write(own.folder / name) as part:
                         shutil.copyfile(run.folder / name, part)
             if (run.folder / origins.SOURCES).exists():
                 shutil.copytree(run.folder / origins.SOURCES, own.folder / origins.SOURCES, dirs_exist_ok=True)
         own.write_rows([row for row in run.rows() if row["epoch"] <= epoch.row["epoch"]])
         # the last one: it makes the folder a run
-        write_json(own.folder / "recipe.json", asdict(run.recipe), follow=False)
+        write_json(own.folder / "recipe.json", asdict(run.recipe))
         self.written = epoch.row["epoch"]

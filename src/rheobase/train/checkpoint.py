@@ -8,6 +8,7 @@ joins again.
 import hashlib
 import json
 import os
+import re
 import shutil
 import warnings
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from typing import Any
 import safetensors.torch
 from torch import Tensor
 
+from rheobase.files import first_line, parse_json, read_plain
 from rheobase.train import tensorfile
 
 KEEP = 2
@@ -40,10 +42,13 @@ class Checkpoint:
     def weights(self) -> Tensors:
         """Of the network. Those that have `units` are kept as integers, in multiples of a unit per output channel."""
         units = self.tensors.get("units", {})
-        return {
-            name: t * units[name].view(-1, *[1] * (t.ndim - 1)) if name in units else t
-            for name, t in self.tensors["weights"].items()
-        }
+        try:
+            return {
+                name: t * units[name].view(-1, *[1] * (t.ndim - 1)) if name in units else t
+                for name, t in self.tensors["weights"].items()
+            }
+        except RuntimeError:
+            raise ValueError(f"checkpoint {self.path} is damaged: its units do not fit its weights") from None
 
     def sha256(self) -> str:
         """Of the file of the weights, whole or in parts."""
@@ -90,7 +95,7 @@ def save(
 def load(path: Path) -> Checkpoint:
     """The checkpoint at `path`; a damaged one raises a ValueError."""
     try:
-        pieces = {p.name: p.read_bytes() for p in sorted(path.iterdir()) if p.name != SUMS}
+        pieces = {p.name: read_plain(p) for p in sorted(path.iterdir()) if p.name != SUMS}
         if (path / SUMS).read_bytes() != _sums({name: [memoryview(content)] for name, content in pieces.items()}):
             raise ValueError(f"checkpoint {path} is damaged: its files do not match {SUMS}")
     except OSError as error:
@@ -99,9 +104,14 @@ def load(path: Path) -> Checkpoint:
     for name, content in pieces.items():
         whole = name.partition(".part")[0]
         files[whole] = files.get(whole, b"") + content
-    state = json.loads(files.pop("state.json"))
-    tensors = {name.removesuffix(".safetensors"): safetensors.torch.load(data) for name, data in files.items()}
-    return Checkpoint(path, int(path.name), tensors, state)
+    try:
+        state = parse_json(files.pop("state.json"))
+        tensors = {name.removesuffix(".safetensors"): safetensors.torch.load(data) for name, data in files.items()}
+        if not isinstance(state, dict) or "weights" not in tensors:
+            raise ValueError("it has no state or no weights")
+        return Checkpoint(path, int(path.name), tensors, state)
+    except Exception as error:  # its sums agree, but it is not one of ours
+        raise ValueError(f"checkpoint {path} is damaged: {first_line(error)}") from None
 
 
 def latest(folder: Path, *, set_aside: bool = False) -> Checkpoint | None:
@@ -135,7 +145,8 @@ def _steps(folder: Path) -> list[Path]:
     """Newest first."""
     if not folder.is_dir():
         return []
-    return sorted((p for p in folder.iterdir() if p.name.isdigit()), key=lambda p: int(p.name), reverse=True)
+    found = (p for p in folder.iterdir() if re.fullmatch("[0-9]{1,18}", p.name))
+    return sorted(found, key=lambda p: int(p.name), reverse=True)
 
 
 def _pieces(name: str, data: Chunks, part_bytes: int | None) -> Iterator[tuple[str, Chunks]]:

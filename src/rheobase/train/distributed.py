@@ -1,12 +1,13 @@
-"""Several processes that train one network: torchrun starts them, DistributedDataParallel joins their gradients.
+"""Several processes that train one network: torchrun starts them, `join` makes their steps one.
 
-Statistics of tdBN are those of the global batch: every layer of it gets the process group (see `nn.TdBN`).
+Gradients are added up (see `gradients`). Statistics of tdBN are those of the global batch: every layer of it gets the
+process group (see `nn.TdBN`), unless the recipe wants them local.
 """
 
 import gc
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TypeVar
@@ -16,9 +17,12 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
-from torch.nn.parallel import DistributedDataParallel
 
-from rheobase.nn import normalisations
+from rheobase.nn import TdBN, normalisations
+from rheobase.train.gradients import Gradients
+
+Summed = Callable[[], AbstractContextManager[None]]
+"""Around a backward pass: the gradients after it are the sums over all processes."""
 
 T = TypeVar("T")
 
@@ -59,7 +63,7 @@ class Team:
     def wait(self) -> None:
         """Until all processes are here."""
         if self.world > 1:
-            self.sum(torch.zeros(1, device="cuda" if dist.get_backend() == "nccl" else "cpu"))
+            self.sum(torch.zeros(1, device=_device()))
 
     def confer(self, value: T) -> T:
         """The `value` of the first process."""
@@ -69,13 +73,53 @@ class Team:
         dist.broadcast_object_list(found, src=0, group=self.hosts)
         return found[0]
 
-    def wrap(self, network: nn.Module) -> nn.Module:
-        """`network` with gradients averaged and statistics joined over all processes."""
+    def all_agree(self, yes: bool) -> bool:
+        """Whether every process says yes."""
         if self.world == 1:
-            return network
+            return yes
+        return self.sum(torch.tensor(float(yes), device=_device())).item() == self.world
+
+    def join(self, network: nn.Module, statistics: str) -> Summed:
+        """What `join` returns; alone, a context that does nothing."""
+        if self.world == 1:
+            return nullcontext
+        assert dist.group.WORLD is not None
+        return join(network, dist.group.WORLD, statistics)
+
+    @torch.no_grad()
+    def average_buffers(self, network: nn.Module, statistics: str) -> None:
+        """Make buffers equal that each process keeps from its own images: local statistics, or a part of the user's."""
+        if self.world == 1:
+            return
+        own = [
+            buffer
+            for module in network.modules()
+            if statistics == "local" or not isinstance(module, TdBN)
+            for buffer in module.buffers(recurse=False)
+            if buffer.is_floating_point()
+        ]
+        for buffer in own:
+            buffer.copy_(self.sum(buffer) / self.world)
+
+
+def join(network: nn.Module, group: dist.ProcessGroup, statistics: str = "joined") -> Summed:
+    """Make `network` that of all members of `group`: with the first one's weights, and tdBN over all their images.
+
+    Returns the context for its backward passes, which adds up the gradients.
+    """
+    with torch.no_grad():
+        for tensor in (*network.parameters(), *network.buffers()):
+            sent = tensor.contiguous()
+            dist.broadcast(sent, group=group, group_src=0)
+            tensor.copy_(sent)
+    if statistics == "joined":
         for layer in normalisations(network):
-            layer.group = dist.group.WORLD
-        return DistributedDataParallel(network)
+            layer.group = group
+    return Gradients(network.parameters(), group).summed
+
+
+def _device() -> str:
+    return "cuda" if dist.get_backend() == "nccl" else "cpu"
 
 
 ALONE = Team()

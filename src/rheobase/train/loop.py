@@ -18,7 +18,7 @@ from rheobase.train.distributed import Team
 from rheobase.train.parts import Parts, named_after
 from rheobase.train.progress import Reporter, process_seconds
 from rheobase.train.runs import Run, channels_last, load_data, network_for, own_folder, refuse_used
-from rheobase.train.start import Start, describe
+from rheobase.train.start import describe, normalising, start_of
 from rheobase.train.step import DTYPES
 from rheobase.train.stopping import Signals
 from rheobase.train.switches import threads
@@ -53,9 +53,9 @@ def fit(
     `network`, `neuron`, `dataset`, `loss` and `optimizer` take the place of the parts that the recipe names; they are
     what the decorators of `plugins` take, or a `Dataset`. `data` is the folder with the data set's files.
 
-    `start` is a trained run, its folder, or the name of a network of the package, to begin with its weights instead of
-    random ones; inputs are then normalised as its were. `keep_best` keeps the best epoch in the folder `best` of the
-    run, which is a run itself.
+    `start` is a trained run, its folder, the name of a network of the package, or the file of a converted network, to
+    begin with its weights instead of random ones; inputs are then normalised as its were. `keep_best` keeps the best
+    epoch in the folder `best` of the run, which is a run itself.
 
     A checkpoint is written every `save_every` seconds (0: after every epoch), at the end, and at a signal that stops
     the run. Its files above `part_bytes` are cut into parts of that size. A process that has waited for another one of
@@ -77,7 +77,7 @@ def fit(
             recipe = _chosen(recipe, earlier, given)
             if recipe.freeze != "none" and start is None and earlier is None:
                 raise ValueError(f"freeze={recipe.freeze} needs a trained network to start from; name one with --from")
-            begins = None if start is None else Start.of(start)
+            begins = None if start is None else start_of(start)
             if data is not None and not data.exists() and not download:
                 raise ValueError(f"there is no {data}; say where the data are with --data, or leave it out")
             parts = Parts.of(recipe, **given) if earlier is None else earlier.parts
@@ -88,7 +88,7 @@ def fit(
             if earlier is not None:
                 return earlier.open_data(data, resume=True, download=download)
             own = load_data(recipe, data, parts.data, download=download)
-            return own if begins is None else begins.normalising(own)
+            return own if begins is None else normalising(begins, own)
 
         with muster.together(team):  # a download is for one process to do, before the others look
             found = images() if team.leads else None
@@ -102,7 +102,7 @@ def fit(
             model = channels_last(network_for(recipe, found.info, parts)).to(feed.dtype)
             options: dict[str, Any] = {"keep_best": keep_best, "part_bytes": part_bytes, **given}
             if team.leads and begins is not None:
-                options |= {"start": begins.load_into(model, recipe), "weights": model.state_dict()}
+                options |= {"start": begins.load_into(model, recipe, feed), "weights": model.state_dict()}
         shown = reporter if reporter and team.leads else Reporter()
         out = out or own_folder(recipe.name)
         with claimed(out) if team.leads else nullcontext():

@@ -90,7 +90,7 @@ def refuse_blind(team: Team, folder: Path) -> None:
     sign, path = team.confer(uuid4().hex), folder / SIGN
     try:
         if team.leads:
-            with atomic_write(path, follow=False) as part:
+            with atomic_write(path) as part:
                 part.write_text(sign)
         with together(team):
             team.confer(True)  # the sign is there

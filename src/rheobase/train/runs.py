@@ -1,6 +1,5 @@
 """The folder of a run: recipe, data, environment, plugins, start, metrics, checkpoints. Text and safetensors."""
 
-import json
 import os
 import shutil
 import warnings
@@ -13,9 +12,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from rheobase.analysis.variants import VARIANTS
 from rheobase.data import DataInfo, Dataset, load
+from rheobase.data.holdout import hold_out
 from rheobase.deploy import shipped
-from rheobase.files import atomic_write, finite_or_null, strict_json, write_json
+from rheobase.files import atomic_write, finite_or_null, parse_json, read_plain, strict_json, write_json
 from rheobase.models import build
 from rheobase.nn import Soma
 from rheobase.plugins import Part
@@ -30,9 +31,10 @@ START = "start.json"
 
 Row = dict[str, Any]  # the metrics of one epoch
 BEGINNING = ".beginning"  # lies in the folder of a run until its first checkpoint
+MEASURED = ("loss", "train_accuracy", "test_loss", "test_accuracy", "elapsed")
 SHOWN = 4  # settings in the sentence about another recipe
 # settings of the neuron that are handed over where they are not the paper's: parts of users need not know them
-CHOICES = ("surrogate", "reset", "reset_gradient", "learn_decay")
+CHOICES = ("surrogate", "reset", "reset_gradient", "learn_decay", "levels")
 PLACE = "place.json"  # of this machine, so it is for the run alone: no result and no exported file has it
 
 
@@ -108,7 +110,12 @@ class Run:
     @property
     def start(self) -> Row | None:
         """Where it started from; None for one that began with random weights."""
-        return self.read(START) if (self.folder / START).exists() else None
+        if not (self.folder / START).exists():
+            return None
+        start = self.read(START)
+        if not all(isinstance(start.get(name), str) for name in ("from", "sha256")):
+            raise ValueError(f"{self.folder / START} does not say where the run started; restore it")
+        return start
 
     def trained(self) -> checkpoint.Checkpoint:
         """Its newest checkpoint."""
@@ -129,7 +136,7 @@ class Run:
         known = self.read(PLACE) if (self.folder / PLACE).exists() else {}
         new = {what: str(path.absolute()) for what, path in places.items() if path is not None}
         if known | new:
-            write_json(self.folder / PLACE, known | new, follow=False)
+            write_json(self.folder / PLACE, known | new)
 
     def place(self, what: str) -> Path | None:
         """Where the `data` are, or the `start` was; None if that was never said. The best epoch knows it of its run."""
@@ -200,18 +207,21 @@ class Run:
     def rows(self) -> list[Row]:
         if not self.metrics.exists():
             return []
-        lines = self.metrics.read_text().splitlines(keepends=True)
         try:
-            return [json.loads(line) for line in lines if line.endswith("\n")]  # a kill can leave half a line
+            lines = read_plain(self.metrics).decode().splitlines(keepends=True)
+            rows = [parse_json(line) for line in lines if line.endswith("\n")]  # a kill can leave half a line
         except ValueError:
             raise ValueError(f"{self.metrics} has a line that is not JSON; remove it") from None
+        if not all(_is_row(row) for row in rows):
+            raise ValueError(f"{self.metrics} has a line that is not the record of an epoch; remove it")
+        return rows
 
     def keep_rows(self, epochs: int) -> None:
         """Forget metrics of epochs after the first `epochs`: they will be run again."""
         self.write_rows([row for row in self.rows() if row["epoch"] <= epochs])
 
     def write_rows(self, rows: list[Row]) -> None:
-        with atomic_write(self.metrics, follow=False) as part:
+        with atomic_write(self.metrics) as part:
             part.write_text("".join(map(self._line, rows)))
 
     def _line(self, row: Row) -> str:
@@ -222,7 +232,7 @@ class Run:
         """The content of a JSON file of the run."""
         path = self.folder / name
         try:
-            content = json.loads(path.read_text())
+            content = parse_json(read_plain(path))
             if not isinstance(content, dict):
                 raise ValueError
             return content
@@ -230,6 +240,17 @@ class Run:
             raise ValueError(f"{self.folder} is not the folder of a run: it has no {name} to read") from None
         except ValueError:
             raise ValueError(f"{path} is not valid JSON; restore it or start the run again") from None
+
+
+def _is_row(row: Any) -> bool:
+    """Whether this is the record of an epoch: its number, its last step, and what was measured."""
+    if not isinstance(row, dict) or not isinstance(row.get("firing_rates", {}), dict):
+        return False
+    counts = [row.get("epoch"), row.get("step", 0)]
+    measured = [row[name] for name in MEASURED if name in row] + [*row.get("firing_rates", {}).values()]
+    return all(type(n) is int and 0 <= n < 2**53 for n in counts) and all(
+        type(value) in (int, float) and abs(value) < 1e300 for value in measured
+    )
 
 
 def refuse_used(folder: Path) -> None:
@@ -268,7 +289,8 @@ def own_folder(name: str) -> Path:
 def network_for(recipe: Recipe, data: DataInfo, parts: Parts | None = None) -> nn.Module:
     """The network of a recipe for such data, untrained."""
     parts = parts or Parts.of(recipe)
-    ours = parts.neuron is Soma  # which every network takes by itself; only others need the parameter soma
+    soma = parts.neuron if recipe.normalisation == "tdbn" else VARIANTS[recipe.normalisation][1]
+    ours = soma is Soma  # which every network takes by itself; only others need the parameter soma
     papers = {f.name: f.default for f in fields(Recipe)}
     return build(
         parts.network,
@@ -280,7 +302,7 @@ def network_for(recipe: Recipe, data: DataInfo, parts: Parts | None = None) -> n
         width=recipe.width,
         memory=recipe.memory,
         **{name: getattr(recipe, name) for name in CHOICES if getattr(recipe, name) != papers[name]},
-        **({} if ours else {"soma": parts.neuron}),
+        **({} if ours else {"soma": soma}),
     )
 
 
@@ -294,9 +316,11 @@ def load_data(
 ) -> Dataset:
     """The data set of a recipe, or of `loader` in its place, from the files in `path`."""
     if isinstance(loader, Dataset):
-        return loader
-    options: dict[str, Any] = {"size": recipe.image_size, "timesteps": recipe.timesteps, **recipe.slicing()}
-    return load(loader or recipe.data, path, download=download, **options)
+        found = loader
+    else:
+        options: dict[str, Any] = {"size": recipe.image_size, "timesteps": recipe.timesteps, **recipe.slicing()}
+        found = load(loader or recipe.data, path, download=download, **options)
+    return hold_out(found, recipe.holdout) if recipe.holdout else found
 
 
 def open_data(
@@ -323,13 +347,27 @@ def open_data(
     return replace(found, info=replace(found.info, mean=record.mean, std=record.std))
 
 
+def _check_size(run: Run, values: int) -> None:
+    """Raise a ValueError if the network that the run describes is far larger than its `values`, before it is built."""
+    try:
+        with torch.device("meta"):
+            made = network_for(run.recipe, run.data, run.parts)
+    except Exception:  # a network of a user's that asks for values while it is made
+        return
+    if sum(p.numel() for p in made.state_dict().values()) > 2 * values:
+        raise ValueError(f"the weights in {run.checkpoints} are not of the network in its recipe.json")
+
+
 def load_network(run: Run) -> nn.Module:
     """The trained network of a run, ready for inference."""
-    network = run.network()
     weights = run.trained().weights
+    _check_size(run, sum(w.numel() for w in weights.values()))
+    network = run.network()
     first, _ = next(network.named_parameters())
     try:
         network.to(weights[first].dtype).load_state_dict(weights)
-    except (KeyError, RuntimeError):
+    except (KeyError, RuntimeError, TypeError):
         raise ValueError(f"the weights in {run.checkpoints} are not of the network in its recipe.json") from None
+    except ValueError as error:
+        raise ValueError(f"{run.checkpoints}: {error}") from None
     return network.eval()

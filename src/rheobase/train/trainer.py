@@ -13,7 +13,7 @@ from rheobase.data.feed import Feed
 from rheobase.train import checkpoint, optimizer_state
 from rheobase.train.accord import Accord
 from rheobase.train.best import Best, Epoch
-from rheobase.train.capture import capture
+from rheobase.train.capture import capture, release
 from rheobase.train.checkpoint import Checkpoint, Tensors
 from rheobase.train.distributed import Team
 from rheobase.train.evaluation import evaluate
@@ -51,10 +51,10 @@ class Trainer:
         recipe = self.recipe
         self.network = network.to(device, feed.dtype)
         freeze(self.network, recipe)
+        self.summed = team.join(self.network, recipe.statistics)
         self.average = copy.deepcopy(self.network) if recipe.average else None
         self.optimizer = make_optimizer(self.network, recipe, device, parts.optimizer)
         self.scaler = torch.amp.GradScaler(device.type, enabled=recipe.precision == "fp16")
-        self.forward = team.wrap(self.network)
         self.best = Best(run, part_bytes) if team.leads and run.best.is_dir() else None
         self.step = self.saved_step = 0
         self.writer = Writer(device)
@@ -86,10 +86,11 @@ class Trainer:
         finally:
             self.writer.close()
             self.reporter.stop()
+            release(step)
 
     def _make_step(self, timesteps: int) -> Step:
         step = make_step(
-            self.forward,
+            self.network,
             self.optimizer,
             self.scaler,
             self.recipe,
@@ -97,8 +98,9 @@ class Trainer:
             self.average,
             loss=self.parts.loss,
             classes=len(self.feed.info.classes),
+            summed=self.summed,
         )
-        return capture(step, self.device) if self.team.world == 1 else step
+        return capture(step, self.device, self.team.all_agree)
 
     def _epoch(self, epoch: int, step: Step, accord: Accord) -> None:
         steps, started = self.feed.steps, time.monotonic()
@@ -106,8 +108,7 @@ class Trainer:
         train_mode(self.network, self.recipe)
         for images, labels, share in self.feed.training(epoch, first=self.step - epoch * steps):
             set_learning_rate(self.optimizer, learning_rate(self.recipe, self.step / steps))
-            weight = () if self.team.world == 1 else (share,)
-            self.totals[:3] += torch.stack(step(images, labels, *weight))
+            self.totals[:3] += torch.stack(step(images, labels, share))
             self.totals[3] += len(labels)
             self.step += 1
             self.writer.look()
@@ -121,6 +122,7 @@ class Trainer:
                 loss, correct, _, seen = self.totals.tolist()
                 speed = self.team.world * (seen - seen_before) / (time.monotonic() - started)
                 self.reporter.step(self.step, loss / seen, correct / seen, speed)
+        self._average_buffers()
         self.totals.copy_(self.team.sum(self.totals))
         self._check_finite(float(self.totals[0]))
         row = self._row(epoch, seen_before, started)
@@ -138,6 +140,10 @@ class Trainer:
             self.reporter.epoch(row)
         if decision.signal and not last:
             self._stop(decision.signal)
+
+    def _average_buffers(self) -> None:
+        for network in dict.fromkeys((self.network, self.result)):  # in the same order in all processes
+            self.team.average_buffers(network, self.recipe.statistics)
 
     def _due(self) -> bool:
         return time.monotonic() - self.saved >= self.save_every
@@ -194,6 +200,7 @@ class Trainer:
         if self.saved_step == self.step:
             return
         self.saved_step = self.step
+        self._average_buffers()
         totals = self.team.sum(self.totals)
         if not self.team.leads:
             return
