@@ -28,7 +28,7 @@ test-peers: .venv/installed  ## install faery, numba, Triton, ONNX and the peer 
 
 test-gpu: .venv/installed  ## run the tests of kernels and training on this machine's GPU
 	$(BIN)/pytest tests/kernels tests/nn tests/train/test_capture.py tests/tasks/test_gradients.py
-	$(BIN)/pytest tests/train/test_loop.py tests/train/test_distributed.py tests/train/test_freezing.py -k gpu
+	$(BIN)/pytest tests/train/test_loop.py tests/train/test_distributed.py tests/train/test_freezing.py tests/train/test_writing.py -k gpu
 
 check: .venv/installed  ## lint, format, types
 	$(BIN)/ruff check .

@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 RUNNING = ("own-network", "plugins", "training", "data", "neurons", "convert")
-DOCS = ("own-network", "paper-map", "neurons", "kernels", "plugins", "trust", "convert")
+DOCS = ("own-network", "paper-map", "neurons", "kernels", "plugins", "trust", "convert", "training", "cluster")
 PAPER_MAP = (ROOT / "docs" / "paper-map.md").read_text()
 
 

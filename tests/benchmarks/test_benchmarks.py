@@ -10,11 +10,11 @@ import pytest
 import torch
 from rich.console import Console
 
-from benchmarks import group, inference, loop, soma, step
+from benchmarks import checkpoint, group, inference, loop, soma, step
 from benchmarks.contenders import CONTENDERS, FLOOR, VARIANTS, Contender, Setting, difference_from_law, synapses
 from benchmarks.measure import play_round, prepare
 from benchmarks.peers import Unavailable
-from rheobase import recipes
+from rheobase import models, recipes
 from rheobase.train.scale import Cluster
 
 SMALL = Setting(timesteps=3, batch=5, device="cpu", network="resnet8", image_size=8)
@@ -140,6 +140,15 @@ def test_the_loop_beside_its_bare_step():
     assert found["overhead_percent"] == pytest.approx(100 * (share - 1))
     assert found["evaluation_seconds"] > 0
     assert found["checkpoint_seconds"] > 0
+
+
+def test_checkpoints_beside_the_training(monkeypatch):
+    monkeypatch.setattr(checkpoint, "NETWORKS", {"resnet8": (8, 10, {"cpu": 6})})
+    found = checkpoint.measure("resnet8", torch.device("cpu"), between=2, checkpoints=3)
+    assert all(len(found[f"{what}_seconds"]) == 3 for what in ("stall", "drag", "written"))
+    assert all(w > s for w, s in zip(found["written_seconds"], found["stall_seconds"], strict=True))
+    parameters = sum(p.numel() for p in models.resnet8(in_channels=3).parameters())
+    assert found["checkpoint_bytes"] > 3 * 4 * parameters  # weights, their average, momentum
 
 
 def test_a_group_of_one_says_what_several_would():

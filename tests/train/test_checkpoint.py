@@ -95,10 +95,26 @@ def test_damage_anywhere_is_recognised_and_the_one_before_is_used(tmp_path: Path
     assert found.step == 2
 
 
+def test_damaged_ones_are_set_aside_and_two_good_ones_kept(tmp_path: Path) -> None:
+    save(tmp_path, 46)
+    (save(tmp_path, 51) / "state.json").write_text("{}")
+    with pytest.warns(UserWarning, match="00000051 is damaged"):
+        found = checkpoint.latest(tmp_path, set_aside=True)
+    assert found is not None
+    assert found.step == 46
+    save(tmp_path, 49)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["00000046", "00000049", "00000051.damaged"]
+    (save(tmp_path, 51) / "state.json").write_text("{}")
+    with pytest.warns(UserWarning, match="00000051 is damaged"):
+        checkpoint.latest(tmp_path, set_aside=True)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["00000049", "00000051.damaged"]
+
+
 def test_only_damaged_ones_raise(tmp_path: Path) -> None:
     (save(tmp_path, 1) / "state.json").write_text("{}")
     with pytest.warns(UserWarning, match="damaged"), pytest.raises(ValueError, match=r"no checkpoint in .* is usable"):
-        checkpoint.latest(tmp_path)
+        checkpoint.latest(tmp_path, set_aside=True)
+    assert [p.name for p in tmp_path.iterdir()] == ["00000001"]
 
 
 @pytest.mark.parametrize("failing", ["write", "rename"])

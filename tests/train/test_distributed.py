@@ -3,11 +3,9 @@
 import gc
 import multiprocessing
 import os
-import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from functools import partial
@@ -348,27 +346,6 @@ def torchrun(*arguments: str, cwd: Path, processes: int = 2) -> subprocess.Popen
         [*command, "-m", "rheobase", "train", *arguments],
         cwd=cwd, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
-
-
-def test_one_process_dies_and_the_runs_go_on_under_torchrun(alone: Path, tmp_path: Path) -> None:
-    if not Path("/proc/self/task").exists():
-        pytest.skip("finding the processes needs /proc")
-    settings = [f"--set={s}" for s in ("precision=fp64", "epochs=2", "batch_size=411", "timesteps=2")]
-    command = ["demo", *settings, "--seeds=0,1", "--out", "runs", "--continue", "--device", "cpu", "--save-every=0"]
-    first = torchrun(*command, cwd=tmp_path)
-    metrics = tmp_path / "runs" / "seed-0" / "metrics.jsonl"
-    while not metrics.exists() and first.poll() is None:
-        time.sleep(0.01)
-    members = Path(f"/proc/{first.pid}/task/{first.pid}/children").read_text().split()
-    os.kill(int(members[-1]), signal.SIGKILL)
-    first.communicate(timeout=100)
-    assert first.returncode != 0
-    second = torchrun(*command, cwd=tmp_path)
-    output, problems = second.communicate(timeout=200)
-    assert second.returncode == 0, problems
-    assert output.count("test accuracy") == 3, "the first process alone reports: of each run, and of both"
-    assert_runs_agree(alone, tmp_path / "runs" / "seed-0")
-    assert Run(tmp_path / "runs" / "seed-1").rows()[-1]["epoch"] == 2
 
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

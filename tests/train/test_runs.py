@@ -23,6 +23,7 @@ from rheobase.models import build
 from rheobase.nn import Soma, somas
 from rheobase.recipes import Recipe
 from rheobase.train import checkpoint
+from rheobase.train.claim import claimed
 from rheobase.train.parts import Parts
 from rheobase.train.runs import Run, load_network, network_for
 from tests.train.test_loop import StopAt
@@ -33,7 +34,7 @@ def recipe() -> Recipe:
 
 
 def hold(folder: Path, held: Event) -> None:
-    with Run(folder).claimed():
+    with claimed(folder):
         held.set()
         time.sleep(100)
 

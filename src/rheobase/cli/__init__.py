@@ -53,6 +53,8 @@ def main() -> None:
         place = plugins.place(error)
         if debug or not (place or isinstance(error, ValueError | OSError | RuntimeError | MemoryError)):
             raise
+        if getattr(error, "quiet", False):  # another process tells it
+            sys.exit(1)
         rank = os.environ.get("RANK", "0")
         who = f"process {rank}: " if rank != "0" else ""
         what = _sentence(error)

@@ -68,14 +68,28 @@ class Feed:
             torch.tensor(v, dtype=dtype, device=device).view(-1, 1, 1) for v in (info.mean, info.std)
         )
         self.normalises = any(info.mean) or {*info.std} != {1.0}
-        full, rest = divmod(len(dataset.train), recipe.batch_size)
+        self.full, self.rest = divmod(len(dataset.train), recipe.batch_size)
         # A last, smaller batch is used where every process gets at least two images of it: statistics need them.
-        self.steps = full + (rest >= 2 * world or full == 0)
+        self.steps = self.full + (self.rest >= 2 * world or self.full == 0)
         values = math.prod(dataset.train.shape) * recipe.batch_size // world
         at_hand = isinstance(self.train, Split)
         self.piece = max(1, PIECE // values) if at_hand else 1  # in steps
         self.prefetch = 0 if at_hand else PREFETCH
         self.pinned = device.type == "cuda"
+
+    def keep_steps(self, steps: int, owner: object) -> None:
+        """Take as many per epoch as `owner`, a run of perhaps another number of processes, took so far."""
+        if steps == self.full + 1 and steps != self.steps and 0 < self.rest < self.world:
+            raise ValueError(
+                f"{owner} ends its epochs with a batch of {self.rest}, too few for {self.world} processes; "
+                f"resume it with at most {self.rest}"
+            )
+        if steps not in (self.steps, self.full, self.full + (self.rest > 0)):
+            raise ValueError(
+                f"{owner} took {steps} steps per epoch, here it would take {self.steps}; "
+                "resume it with the data that it began with"
+            )
+        self.steps = steps
 
     def training(self, epoch: int, first: int = 0) -> Iterator[tuple[Tensor, Tensor, float]]:
         """Images, labels and their share of the batch of all processes, from step `first` of the epoch."""

@@ -12,10 +12,8 @@ from rheobase.nn import Soma, watched
 from rheobase.plugins import Part
 from rheobase.recipes import Recipe
 from rheobase.train.capture import capture
-from rheobase.train.distributed import Team
+from rheobase.train.distributed import ALONE, Team
 from rheobase.train.step import autocast, loss_of
-
-ALONE = Team()
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,8 @@
 """The folder of a run: recipe, data, environment, plugins, start, metrics, checkpoints. Text and safetensors."""
 
+import os
 import shutil
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, fields, replace
 from functools import cached_property
 from itertools import count
@@ -24,6 +23,7 @@ from rheobase.plugins import Part
 from rheobase.recipes import Recipe
 from rheobase.recipes.settings import as_text, differences
 from rheobase.train import checkpoint, origins
+from rheobase.train.claim import LOCK
 from rheobase.train.parts import Parts
 from rheobase.train.record import write_result
 
@@ -47,8 +47,8 @@ class Run:
         self.metrics = folder / "metrics.jsonl"
         self.best = folder / "best"
         """Of a run that keeps its best epoch: the folder of it."""
-        self.interrupted = False
-        """Whether Ctrl-C came in its last epoch, too late to stop it."""
+        self.interrupted = 0
+        """The signal that came in its last epoch, too late to stop it; 0 for none."""
 
     def __str__(self) -> str:
         """As messages name it: the folder, or the name of a network that comes with the package."""
@@ -66,21 +66,23 @@ class Run:
         weights: checkpoint.Tensors | None = None,
         keep_best: bool = False,
         part_bytes: int | None = None,
+        processes: int = 1,
         **given: Any,
     ) -> "Run":
-        """A new run in `folder`, or else in the first free `runs/<recipe>-<number>`.
+        """A new run in `folder`, or else in the first free `runs/<recipe>-<number>`; who trains it holds its lock.
 
         One that starts from another has a record of that, `start`, and a checkpoint 0 with the `weights`.
         """
         parts = Parts.of(recipe, **given)
         try:
             if folder is not None:
-                _make_room(folder)
+                refuse_used(folder)
+                _clear(folder)
             folder = folder or own_folder(recipe.name)
             folder.mkdir(parents=True, exist_ok=True)
             (folder / BEGINNING).touch()
             how = {"device": device, "seed": recipe.seed, "data": info.fingerprint}
-            write_result(folder / "environment.json", {}, **how)
+            write_result(folder / "environment.json", {"processes": processes}, **how)
             write_json(folder / "data.json", info.as_dict())
             origins.keep(folder, recipe, parts, given)
             if start is not None and weights is not None:
@@ -169,20 +171,6 @@ class Run:
         """The network of this run, without its weights."""
         return channels_last(network_for(self.recipe, self.data, self.parts))
 
-    @contextmanager
-    def claimed(self) -> Iterator[None]:
-        """Hold the run's lock; the system releases it however the process ends."""
-        with open(self.folder / ".lock", "w") as file:
-            try:
-                import fcntl
-
-                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except (BlockingIOError, PermissionError):
-                raise ValueError(f"{self.folder} is being trained by another process; wait for its end") from None
-            except (ImportError, OSError):
-                pass  # a system or a file system without locks
-            yield
-
     @property
     def beginning(self) -> bool:
         """Whether it has never had a checkpoint, rather than none any more."""
@@ -205,11 +193,13 @@ class Run:
     def discard_if_empty(self) -> None:
         """Remove a run that failed before its first epoch: it would only be in the way of the next try."""
         if not self.metrics.exists() and not checkpoint.newest_step(self.checkpoints):
+            (self.folder / BEGINNING).touch()
+            _clear(self.folder)
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def append(self, row: Row) -> None:
         try:
-            with open(self.metrics, "a") as file:
+            with open(self.metrics, "a", opener=_without_links) as file:
                 file.write(self._line(row))
         except OSError as error:
             raise OSError(f"cannot write to {self.metrics}: {error.strerror}; the checkpoints are intact") from error
@@ -263,13 +253,24 @@ def _is_row(row: Any) -> bool:
     )
 
 
-def _make_room(folder: Path) -> None:
+def refuse_used(folder: Path) -> None:
     """Raise a ValueError if something is in `folder`, but for what a beginning that was killed has left there."""
     if (folder / BEGINNING).exists() and not (folder / "recipe.json").exists():
-        for left in sorted(folder.iterdir(), key=lambda path: path.name == BEGINNING):  # which goes last
-            shutil.rmtree(left) if left.is_dir() else left.unlink()
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        return
+    if folder.exists() and (not folder.is_dir() or any(path.name != LOCK for path in folder.iterdir())):
         raise ValueError(f"{folder} is not an empty folder; choose another one, or resume the run in it")
+
+
+def _clear(folder: Path) -> None:
+    """Remove what is in `folder` but for its lock; a kill meanwhile leaves a beginning, which is cleared again."""
+    order = {"recipe.json": 0, BEGINNING: 2}
+    for left in sorted(folder.iterdir() if folder.exists() else [], key=lambda path: order.get(path.name, 1)):
+        if left.name != LOCK:
+            shutil.rmtree(left) if left.is_dir() and not left.is_symlink() else left.unlink()
+
+
+def _without_links(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
 
 
 def own_folder(name: str) -> Path:
@@ -279,6 +280,8 @@ def own_folder(name: str) -> Path:
             folder.mkdir(parents=True)
         except FileExistsError:
             continue
+        except OSError as error:
+            raise OSError(f"cannot write to runs: {error.strerror}; choose another folder with --out") from error
         return folder
     raise AssertionError("numbers do not end")
 
