@@ -123,13 +123,13 @@ def test_statistics_that_move_together_move_as_they_would_one_by_one(monkeypatch
 def test_statistics_stay_where_a_forward_pass_fails() -> None:
     soma = Soma(3)
 
-    def forward() -> None:
+    def run() -> None:
         with together():
             soma(torch.randn(4, 2, 3, 5))
             soma(torch.randn(4, 2, 3, 5), torch.randn(4, 2, 3, 5))
 
     with pytest.raises(ValueError, match="expected 1 branches"):
-        forward()
+        run()
     assert not soma.running_mean.any()
     soma(torch.randn(4, 2, 3, 5))
     assert soma.running_mean.all()
