@@ -5,7 +5,7 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint const
 PEERS := aedat==2.3.0 expelliarmus==1.1.12 loguru==0.7.3 nirtorch==2.6 norse==1.1.0 snntorch==1.0.0 \
 	spikingjelly==2.0.0 tonic==1.7.0
 
-.PHONY: demo docs test test-kills test-package test-peers test-gpu check bench clean
+.PHONY: demo docs test test-kills test-package test-peers test-gpu check attack attack-full bench clean
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -36,13 +36,19 @@ test-package: .venv/installed  ## build wheel and sdist, install them into an em
 
 test-gpu: .venv/installed  ## run the tests of kernels and training on this machine's GPU
 	$(BIN)/pytest tests/kernels tests/nn tests/train/test_capture.py tests/tasks/test_gradients.py
-	$(BIN)/pytest tests/train/test_loop.py tests/train/test_distributed.py tests/train/test_freezing.py -k gpu
+	$(BIN)/pytest tests/train/test_loop.py tests/train/test_distributed.py tests/train/test_freezing.py tests/train/test_writing.py -k gpu
 
 check: .venv/installed  ## lint, format, types, and that published numbers can be checked
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m tools.check_results
+
+attack: .venv/installed  ## damage files of every kind and see that each is read or refused; a few minutes at most
+	OMP_NUM_THREADS=1 $(BIN)/python -m attack
+
+attack-full: .venv/installed  ## the same at the size that is published
+	OMP_NUM_THREADS=1 $(BIN)/python -m attack --full --out results/attack.json
 
 bench: .venv/installed  ## time a training step against the peers that are installed
 	$(BIN)/python -m benchmarks.step

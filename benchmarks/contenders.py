@@ -4,7 +4,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,18 @@ from rheobase.kernels.fused import one_step_if_static
 from rheobase.train.capture import Step
 
 Forward = Callable[[Tensor], Tensor]  # images [N, 3, H, W] -> logits [T, N, K]
+
+
+class Usual(NamedTuple):
+    """What a network is measured with if nobody says."""
+
+    image_size: int
+    batch: int
+    """On a GPU."""
+
+
+USUAL = {"resnet34": Usual(224, 48), "resnet50": Usual(224, 32)}
+USUALLY = Usual(32, 256)  # ResNet-19, and all others
 
 
 @dataclass(frozen=True)
@@ -64,7 +76,17 @@ class Contender:
 
 def _rheobase(setting: Setting, memory: str, **neuron: Any) -> tuple[nn.Module, Forward]:
     net = setting.build(memory=memory, **neuron)
-    return net, partial(net, timesteps=setting.timesteps)
+    forward = _as_trained(net, torch.bfloat16 if setting.half else None)
+    return net, lambda images: forward(images, setting.timesteps)
+
+
+def _as_trained(net: nn.Module, dtype: torch.dtype | None) -> Callable[..., Tensor]:
+    """The network as our own training step calls it; the sources of another checkout may know no such way."""
+    try:
+        from rheobase.train.casting import in_few_kernels
+    except ImportError:
+        return net
+    return in_few_kernels(net, dtype)
 
 
 def _loop(setting: Setting, compiled: bool = False, **neuron: Any) -> tuple[nn.Module, Forward]:
@@ -73,12 +95,13 @@ def _loop(setting: Setting, compiled: bool = False, **neuron: Any) -> tuple[nn.M
     return net, partial(run, timesteps=setting.timesteps)
 
 
-def _relu(setting: Setting) -> tuple[nn.Module, Forward]:
+def _relu(setting: Setting, compiled: bool = False) -> tuple[nn.Module, Forward]:
     net = setting.build(soma=ReluSoma)
+    run = torch.compile(net, dynamic=False) if compiled else net
 
     def forward(images: Tensor) -> Tensor:  # as many images as the others see images and timesteps
         many = images.repeat(setting.timesteps, 1, 1, 1).contiguous(memory_format=setting.memory_format)
-        return net(many[None]).view(setting.timesteps, setting.batch, -1)
+        return run(many[None]).view(setting.timesteps, setting.batch, -1)
 
     return net, forward
 
@@ -114,7 +137,7 @@ def _on_gpu(make: Callable[[Setting], tuple[nn.Module, Forward]], setting: Setti
 
 FLOOR = "floor"
 BEFORE = "before-"  # and the name of a contender of ours: the same, with the sources of another checkout
-_TRIANGLE = "PiecewiseQuadratic"  # of the surrogates its kernels know, the nearest to the paper's
+TRIANGLE = "PiecewiseQuadratic"  # of the surrogates its kernels know, the nearest to the paper's
 CONTENDERS = {
     "rheobase-speed": Contender("memory='speed'", partial(_rheobase, memory="speed"), True, "gradients"),
     "rheobase-packed": Contender("memory='packed'", partial(_rheobase, memory="packed"), True, "gradients"),
@@ -123,11 +146,12 @@ CONTENDERS = {
     "loop-compiled": Contender("torch.compile of the loop", partial(_loop, compiled=True)),
     "relu": Contender("ReLU network of this shape, T * N images", _relu),
     "relu-graph": Contender("the same", partial(_on_gpu, _relu), True),
+    "relu-compiled": Contender("torch.compile of that", partial(_relu, compiled=True), True),
     "spikingjelly": Contender(
-        "its best, triangular surrogate", partial(_spikingjelly, surrogate=_TRIANGLE), True, "spikes"
+        "its best, triangular surrogate", partial(_spikingjelly, surrogate=TRIANGLE), True, "spikes"
     ),
     "spikingjelly-compiled": Contender(
-        "torch.compile of that", partial(_spikingjelly, surrogate=_TRIANGLE, compiled=True), True
+        "torch.compile of that", partial(_spikingjelly, surrogate=TRIANGLE, compiled=True), True
     ),
     "spikingjelly-rect": Contender(
         "rectangular surrogate", partial(_spikingjelly, surrogate="Rect"), True, "gradients"

@@ -73,7 +73,8 @@ def steps(shape: Shape, setting: Setting, backend: str) -> dict[str, tuple[int, 
     weight = torch.ones(shape.branches, channels, device=setting.device)
     count = grad.numel() / channels
     constants = fused.Constants(DECAY, V_TH, WIDTH, EPS)
-    neurons = fused.Neurons(weight, torch.zeros_like(weight), *fused.statistics(xs, backend), None, constants)
+    mean, var = fused.statistics(xs, backend)[:-1].chunk(2)
+    neurons = fused.Neurons(weight, torch.zeros_like(weight), mean, var, None, constants)
     neuron = neurons.arguments
     sums = fused.backward_sums(grad, xs, *neuron, backend)
 

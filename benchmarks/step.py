@@ -1,6 +1,7 @@
 """Time and memory of a training step, ours and others', in one run; of ResNet-19 if nobody says.
 
 python -m benchmarks.step                          everybody, T = 4
+python -m benchmarks.step --network resnet50       the same for images of 224 pixels; resnet34 too
 python -m benchmarks.step --only rheobase-speed spikingjelly --sweep timesteps
 python -m benchmarks.step --only rheobase-speed --before OTHER_CHECKOUT       our step of today and of then
 python -m benchmarks.step --variants --before OTHER_CHECKOUT                  the same, and our other neurons
@@ -22,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import checkouts
-from benchmarks.contenders import BEFORE, CONTENDERS, FLOOR, VARIANTS, Setting, contender
+from benchmarks.contenders import BEFORE, CONTENDERS, FLOOR, USUAL, USUALLY, VARIANTS, Setting, contender
 from benchmarks.measure import ATTEMPTS
 from benchmarks.output import result_path
 from rheobase.train.record import write_result
@@ -211,7 +212,7 @@ def main() -> None:
     gpu = torch.cuda.is_available()
     parser = argparse.ArgumentParser(description="Time and memory of a training step, ours and others'.")
     parser.add_argument("--timesteps", type=int, default=4)
-    parser.add_argument("--batch", type=int, default=256 if gpu else 8)
+    parser.add_argument("--batch", type=int, help="256 if not given, 48 and 32 for resnet34 and resnet50; 8 on a CPU")
     parser.add_argument("--rounds", type=int, default=10 if gpu else 5)
     parser.add_argument(
         "--only",
@@ -224,7 +225,7 @@ def main() -> None:
     parser.add_argument("--before", type=Path, metavar="CHECKOUT", help="measure our contenders with these sources too")
     parser.add_argument("--variants", action="store_true", help=f"our other neurons too; beside {OURS} if nobody says")
     parser.add_argument("--network", default=NETWORK)
-    parser.add_argument("--image-size", type=int, default=32)
+    parser.add_argument("--image-size", type=int, help="32 if not given, 224 for resnet34 and resnet50")
     parser.add_argument("--out", type=Path, help="JSON file; results/step-<device>.json if not given")
     options = parser.parse_args()
 
@@ -236,7 +237,9 @@ def main() -> None:
         chosen += [BEFORE + name for name in chosen if name.startswith("rheobase-")]
     if options.variants:
         chosen += VARIANTS
-    setting = Setting(options.timesteps, options.batch, device, options.network, options.image_size)
+    usual = USUAL.get(options.network, USUALLY)
+    batch, size = options.batch or (usual.batch if gpu else 8), options.image_size or usual.image_size
+    setting = Setting(options.timesteps, batch, device, options.network, size)
     settings = swept(setting, options.sweep)
     network = None if options.network == NETWORK else options.network
     kinds = (network, options.sweep, "neurons" if options.variants else None, "before" if before else None)

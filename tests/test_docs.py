@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-RUNNING = ("tutorials/network", "plugins", "training", "data", "neurons")
+RUNNING = ("tutorials/network", "plugins", "training", "data", "neurons", "convert")
 DOCS = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))
 PAPER_MAP = (ROOT / "docs" / "paper-map.md").read_text()
 
@@ -29,7 +29,7 @@ def test_python_blocks_run(
     assert capsys.readouterr().out
 
 
-@pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md", *DOCS])
+@pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md", "SECURITY.md", *DOCS])
 def test_links_lead_somewhere(document: str) -> None:
     path = ROOT / document
     for target in re.findall(r"\]\(([^)#]+)\)", path.read_text()):

@@ -1,9 +1,10 @@
 import json
+import os
 from pathlib import Path
 
 import pytest
 
-from rheobase.files import atomic_write, finite_or_null, strict_json, write_json
+from rheobase.files import atomic_write, finite_or_null, open_plain, parse_json, read_plain, strict_json, write_json
 
 
 def test_a_file_appears_whole(tmp_path: Path) -> None:
@@ -43,15 +44,38 @@ def test_two_who_write_the_same_do_not_mix(tmp_path: Path) -> None:
     assert path.read_text() == "first"
 
 
-def test_a_link_goes_on_pointing_and_a_folder_stays(tmp_path: Path) -> None:
+def test_a_link_is_replaced_and_a_folder_stays(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("old")
-    (tmp_path / "link").symlink_to(tmp_path / "file")
-    with atomic_write(tmp_path / "link") as part:
-        part.write_text("new")
-    assert (tmp_path / "link").is_symlink()
-    assert (tmp_path / "file").read_text() == "new"
+    for target in ("file", "absent", "."):
+        link = tmp_path / "link"
+        link.unlink(missing_ok=True)
+        link.symlink_to(tmp_path / target)
+        with atomic_write(link) as part:
+            part.write_text("new")
+        assert not link.is_symlink()
+        assert link.read_text() == "new"
+    assert (tmp_path / "file").read_text() == "old"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "link"]
     with pytest.raises(ValueError, match="is not a file that could be replaced"), atomic_write(tmp_path):
         pass
+
+
+def test_only_plain_files_are_read(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"content")
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    assert read_plain(tmp_path / "link") == b"content"
+    os.mkfifo(tmp_path / "fifo")
+    for path in (tmp_path / "fifo", Path("/dev/zero"), tmp_path):
+        with pytest.raises(ValueError, match=f"^{path} is not a plain file$"):
+            open_plain(path)
+    with pytest.raises(FileNotFoundError):
+        open_plain(tmp_path / "absent")
+
+
+@pytest.mark.parametrize("text", ["[" * 200_000, "[NaN]", "-Infinity", "[1, ", b"\xff\xfe\xfd"])
+def test_what_is_no_json_is_a_value_error(text: str | bytes) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        parse_json(text)
 
 
 def test_json_is_strict(tmp_path: Path) -> None:

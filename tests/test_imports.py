@@ -14,13 +14,14 @@ ROOT = Path(rheobase.__file__).parent
 
 # What each room may use beside itself: every room above it in this list, but for those named here.
 ROOMS = (
-    "extras", "files", "plugins", "functional", "kernels", "nn", "models", "recipes", "data", "deploy", "analysis",
-    "train", "tasks", "report", "paper", "cli", "__main__",
+    "extras", "files", "limits", "plugins", "functional", "kernels", "nn", "models", "recipes", "data", "deploy",
+    "analysis", "convert", "train", "tasks", "report", "paper", "cli", "__main__",
 )  # fmt: skip
 STRANGERS: dict[str, set[str]] = {
-    "functional": {"extras", "files", "plugins"},
-    "kernels": {"files", "plugins"},
+    "functional": {"extras", "files", "limits", "plugins"},
+    "kernels": {"files", "limits", "plugins"},
     "deploy": {"recipes"},
+    "convert": {"recipes", "data"},
     "report": {*ROOMS} - {"extras", "files"},  # takes plain data
 }
 
@@ -86,6 +87,8 @@ def test_no_circle() -> None:
         ("recipes", "cli"),
         ("analysis", "train"),
         ("deploy", "train"),
+        ("deploy", "convert"),
+        ("convert", "train"),
         ("train", "tasks"),
         ("report", "models"),
         ("train", "cli"),

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from rheobase.paper.training import PUBLISHED
-from tools import documents, readme, theory
+from tools import documents, readme, steptimes, theory, trust
 from tools.commit_of import commits_of, has_history
 from tools.keep import FILES, START
 from tools.readme import ROOT
@@ -28,6 +28,8 @@ OWED = "results/owed.txt"
 TABLES: dict[str, Callable[[str], str]] = {
     "README.md": readme.with_results,
     "docs/theory.md": theory.with_results,
+    "docs/training.md": steptimes.with_hours,
+    "docs/trust.md": trust.with_results,
     **{name: documents.writer(name) for name in documents.DOCUMENTS},
 }
 _SCALES = {"%": (1, 100), "us": (1, 1e6), "ms": (1, 1e3)}  # of a number in a file, in the unit of the text
@@ -89,10 +91,12 @@ def table_faults(root: Path = ROOT) -> Iterator[Fault]:
     """Documents whose tables are not those that would be written now."""
     for name, written in TABLES.items():
         text = (root / name).read_text()
-        if written(text) != text:
-            yield Fault(
-                name, "its tables are not those of results/; run python -m tools.readme, .theory and .documents"
-            )
+        tools = ", ".join(sorted(set(re.findall(r"<!-- \w+: written by (python -m tools\.\w+) -->", text))))
+        try:
+            if written(text) != text:
+                yield Fault(name, f"its tables are not those of results/; run {tools}")
+        except FileNotFoundError as error:
+            yield Fault(name, f"its tables cannot be written: there is no {Path(error.filename).name} in results/")
 
 
 def figure_faults(root: Path = ROOT) -> Iterator[Fault]:

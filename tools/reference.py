@@ -36,6 +36,7 @@ PYTHON: dict[str, tuple[str, ...]] = {
         "deploy", "deploy.quantize", "deploy.formats", "deploy.formats.native", "deploy.formats.nir",
         "deploy.formats.onnx", "deploy.nirfile", "deploy.simulate", "deploy.agreement", "deploy.importers",
     ),
+    "convert": ("convert",),
     "tasks": ("tasks.open", "tasks.evaluate", "tasks.export", "tasks.verify", "tasks.inspect", "tasks.compare"),
     "analysis": (
         "analysis.sizes", "analysis.activity", "analysis.operations", "analysis.isometry", "analysis.distributions",

@@ -1,30 +1,66 @@
-"""Files that are there as a whole or not at all, and JSON that every reader understands."""
+"""Files that are there as a whole or not at all, plain files to read, and JSON that every reader understands."""
 
 import json
+import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 from uuid import uuid4
 
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
-    """A file to write beside `path`, which takes its place at the end; after a failure the old one is as it was."""
-    target = path.resolve()  # a link goes on pointing to its file
-    if target.exists() and not target.is_file():
+    """A file to write beside `path`, which takes its place at the end; after a failure the old one is as it was.
+
+    A link at `path` is replaced too, and what it points to is left alone: a folder from elsewhere may have links.
+    """
+    if path.exists() and not path.is_file() and not path.is_symlink():
         raise ValueError(f"{path} is not a file that could be replaced; choose another")
-    part = target.with_name(f".{target.name}.{uuid4().hex}.part")  # others may write the same one
+    part = path.with_name(f".{path.name}.{uuid4().hex}.part")  # others may write the same one
     try:
         yield part
-        part.replace(target)
+        part.replace(path)
     except OSError as error:
         error.filename = str(path)  # the name that is known
         raise
     finally:
         with suppress(OSError):
             part.unlink()
+
+
+def open_plain(path: str | Path) -> BinaryIO:
+    """Open a plain file to read. A FIFO or a device, at which reading may never end, is a ValueError."""
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise ValueError(f"{path} is not a plain file")
+    return open(descriptor, "rb")
+
+
+def read_plain(path: str | Path) -> bytes:
+    """The content of a plain file."""
+    with open_plain(path) as file:
+        return file.read()
+
+
+def parse_json(text: str | bytes) -> Any:
+    """What is in a JSON text; a ValueError for every kind of damage."""
+
+    def refuse(constant: str) -> None:
+        raise ValueError(f"it has {constant}, which is no JSON")
+
+    try:
+        return json.loads(text, parse_constant=refuse)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def first_line(error: BaseException) -> str:
+    """What an error of another library says, in one line."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def write_json(path: Path, content: Any) -> None:

@@ -111,6 +111,17 @@ def lif_step(
     return fired.to(x.dtype), u.masked_fill(fired, 0) if reset == "hard" else torch.where(fired, u - v_th, u)
 
 
+def qcfs(x: Tensor, threshold: Tensor, levels: int) -> Tensor:
+    """The quantised clip-floor-shift activation (Bu et al. 2022): ReLU, cut at `threshold` and in steps of a level.
+
+    threshold * clip(floor(x * levels / threshold + 1/2) / levels, 0, 1). In the gradient the floor is the identity, so
+    that of x passes between 0 and the threshold, and the threshold learns from what was cut or rounded.
+    """
+    share = (_at_least_float32(x) / threshold).clamp(0, 1)
+    steps = torch.floor(share.detach() * levels + 0.5) / levels
+    return ((share + (steps - share.detach())) * threshold).to(x.dtype)
+
+
 def moments(x: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and biased variance per channel of x [T, N, C, ...], over T, N and space together (Eq. 7-8)."""
     if x.ndim < 3:

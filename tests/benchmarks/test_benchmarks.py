@@ -3,17 +3,19 @@
 import json
 from functools import partial
 from io import StringIO
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from rich.console import Console
 
-from benchmarks import loop, soma, step
+from benchmarks import checkpoint, group, inference, loop, soma, step
 from benchmarks.contenders import CONTENDERS, FLOOR, VARIANTS, Contender, Setting, difference_from_law, synapses
 from benchmarks.measure import play_round, prepare
 from benchmarks.peers import Unavailable
-from rheobase import recipes
+from rheobase import models, recipes
+from rheobase.train.scale import Cluster
 
 SMALL = Setting(timesteps=3, batch=5, device="cpu", network="resnet8", image_size=8)
 
@@ -138,3 +140,71 @@ def test_the_loop_beside_its_bare_step():
     assert found["overhead_percent"] == pytest.approx(100 * (share - 1))
     assert found["evaluation_seconds"] > 0
     assert found["checkpoint_seconds"] > 0
+
+
+def test_checkpoints_beside_the_training(monkeypatch):
+    monkeypatch.setattr(checkpoint, "NETWORKS", {"resnet8": (8, 10, {"cpu": 6})})
+    found = checkpoint.measure("resnet8", torch.device("cpu"), between=2, checkpoints=3)
+    assert all(len(found[f"{what}_seconds"]) == 3 for what in ("stall", "drag", "written"))
+    assert all(w > s for w, s in zip(found["written_seconds"], found["stall_seconds"], strict=True))
+    parameters = sum(p.numel() for p in models.resnet8(in_channels=3).parameters())
+    assert found["checkpoint_bytes"] > 3 * 4 * parameters  # weights, their average, momentum
+
+
+def test_a_group_of_one_says_what_several_would():
+    recipe = group.case("demo:6")
+    with group.group_of_one(torch.device("cpu")) as members:
+        run = group.measure(recipe, torch.device("cpu"), members, 2, Cluster(8))
+    run = json.loads(json.dumps(run))
+    alone, joined, local = (run["results"][name] for name in group.CONTENDERS)
+    assert (alone["collectives"], joined["collectives"], local["collectives"]) == (0, 2 * 7 + 1, 1)
+    assert alone["ratio"] == alone["ratio_on_node"] == 1
+    assert joined["ratio"] == pytest.approx(joined["seconds"] / alone["seconds"])
+    added = joined["seconds_of_collectives_on_node"]
+    assert joined["ratio_on_node"] == pytest.approx((joined["seconds"] + added) / alone["seconds"])
+    assert local["bytes"] < joined["bytes"] < 1.1 * local["bytes"]
+    assert (alone["captured"], alone["host_synchronisations"]) == (False, None)
+    page = StringIO()
+    Console(file=page, width=160).print(group.table([run], Cluster(8)))
+    assert "joined (eager)" in page.getvalue()
+
+
+def test_inference_measures_everybody_who_is_there() -> None:
+    networks = inference.contenders("resnet8", 2, torch.device("cpu"), size=8)
+    assert list(networks)[:3] == ["folded", "as trained", "ReLU network"]
+    found = {"5": inference.measure(5, networks, 1, size=8)}
+    assert all(of["images_per_second"] > 0 for of in found["5"].values())
+    with torch.no_grad():  # two of them are the same network
+        x = torch.randn(3, 3, 8, 8)
+        assert networks["folded"](x).shape == networks["as trained"](x).shape == (2, 3, 10)
+    page = StringIO()
+    Console(file=page, width=120).print(inference.table("resnet8", 2, found))
+    assert "batch 5, images/s" in page.getvalue()
+    assert "as trained" in page.getvalue()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_inference_on_a_gpu_is_eager_and_captured() -> None:
+    networks = inference.contenders("resnet8", 2, torch.device("cuda"), size=8)
+    found = inference.measure_on_gpu(5, networks, 1, 8)
+    assert {"folded", "folded, CUDA graph", "as trained, CUDA graph", "ReLU network, T x N images"} <= found.keys()
+    assert all(of["milliseconds"] > 0 for of in found.values())
+
+
+def test_large_networks_have_sizes_of_their_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    seen: list[Setting] = []
+
+    def compare(names: list[str], setting: Setting, *others: Any) -> Any:
+        seen.append(setting)
+        yield {"setting": {}, "results": {}, "skipped": {}}
+
+    monkeypatch.setattr(step, "compare", compare)
+    monkeypatch.setattr(step, "step_table", lambda run: "")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(step, "write_result", lambda *content, **how: None)
+    for words in ([], ["--network", "resnet34"], ["--network", "resnet50"], ["--network", "resnet50", "--batch", "8"]):
+        monkeypatch.setattr("sys.argv", ["step", *words, "--out", str(tmp_path / "out.json")])
+        step.main()
+    assert [(s.network, s.image_size, s.batch, s.timesteps) for s in seen] == [
+        ("resnet19", 32, 256, 4), ("resnet34", 224, 48, 4), ("resnet50", 224, 32, 4), ("resnet50", 224, 8, 4)
+    ]  # fmt: skip

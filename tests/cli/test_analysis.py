@@ -118,6 +118,15 @@ def test_tables_compare_runs_with_the_paper(tmp_path: Path) -> None:
     assert sum("Not here" in sentence for sentence in found.comparison) == 5
 
 
+def test_simulated_recordings_are_marked(tmp_path: Path) -> None:
+    data = load("digits-dvs", timesteps=2).info
+    run = Run.create(tmp_path / "run", recipes.get("digits_dvs"), data, torch.device("cpu"))
+    run.append({"epoch": 1, "test_accuracy": 0.9})
+    found = training.table("table3", [tmp_path / "run"])
+    assert found.comparison[0].endswith("Its recordings are simulated: this says nothing about real ones.")
+    assert found.data["rows"][0]["simulated"]
+
+
 def test_what_table_6_says_at_the_steps_of_the_paper_and_at_others() -> None:
     layers = [
         LayerOperations("stem", "image", 3.5e6, 0, 0, 0, 0),
@@ -197,6 +206,9 @@ def test_runs_where_none_is_needed_are_refused(run: Path) -> None:
     [
         (["fig3", "--epochs", 2], "fig3 has no use for --epochs"),
         (["fig6", "--images", 2], "fig6 without a run has no use for --images"),
+        (["table1", "--data", "x"], "table1 without a run has no use for --data"),
+        (["table2", "--methods", "rmp"], "table2 has no use for --methods"),
+        (["fig3", "--timesteps", 8], "fig3 has no use for --timesteps"),
         (["theorem1", "--data", "x"], "theorem1 has no use for --data"),
     ],
 )

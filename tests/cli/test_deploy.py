@@ -1,4 +1,4 @@
-"""The commands on a small run: fold, export, verify, predict."""
+"""The commands on a small run: fold, convert, export, verify, predict."""
 
 import shutil
 
@@ -150,7 +150,7 @@ def test_a_file_of_another_run_is_refused(run, tmp_path):
 
     call("fold", run, "--out", tmp_path / "net.safetensors")
     network = native.load(tmp_path / "net.safetensors")
-    network.info["data"]["classes"] = ["cat", "dog"]
+    network.info["data"]["classes"] = [f"class {i}" for i in range(10)]
     native.save(network, tmp_path / "net.safetensors")
     with pytest.raises(ValueError, match="has other classes than"):
         call("verify", tmp_path / "net.safetensors", run)
@@ -165,11 +165,13 @@ def test_predict_from_run_and_files(run, tmp_path):
     sources = [run, *(run / n for n in ("folded.safetensors", "network.nir", "network.onnx", "network-int8.nir"))]
     rows = []
     for source in sources:
-        result = call("predict", source, tmp_path / "five.npy", "--top", 2)
+        result = call("predict", source, tmp_path / "five.npy", "--top", 2, "--device", "cpu")
         assert result.exit_code == 0, result.output
         rows.append([line.split(": ")[1] for line in result.output.splitlines()])
     assert all(row == rows[0] for row in rows[:4])  # int8 may differ
     assert len(rows[4]) == 1
+    with pytest.raises(ValueError, match=r"network\.onnx is an ONNX file, which runs on the CPU; use --device cpu"):
+        call("predict", run / "network.onnx", tmp_path / "five.npy", "--device", "cuda")
 
 
 def test_predict_pictures_in_a_folder(run, tmp_path):
@@ -236,3 +238,51 @@ def test_a_damaged_description_of_the_data_is_named(run, tmp_path):
         (other / "data.json").write_text(content)
         with pytest.raises(ValueError, match=rf"data\.json{message}"):
             call("fold", other)
+
+
+@pytest.fixture(scope="module")
+def relu(tmp_path_factory):
+    """The run of a ReLU network, with its statistics but untrained."""
+    folder = tmp_path_factory.mktemp("runs") / "relu"
+    recipe = recipes.get("demo").changed(["timesteps=1", "neuron=relu"])
+    run = Run.create(folder, recipe, load("digits").info, torch.device("cpu"))
+    network = run.network().train()
+    with torch.no_grad():
+        network(first_images(load("digits"), recipe, 64, torch.float32)[0], 1)
+    checkpoint.save(run.checkpoints, 1, {"weights": network.state_dict()}, {})
+    return folder
+
+
+def test_convert_then_export_verify_and_predict(relu, tmp_path):
+    result = call("convert", relu, "--method", "calibrated", "--timesteps", 3, "--images", 40)
+    assert result.exit_code == 0, result.output
+    assert "initial potential" in result.output
+    assert f"wrote {relu / 'calibrated-t3.safetensors'}: integrate-and-fire neurons, soft reset" in result.output
+    made = relu / "calibrated-t3.safetensors"
+    assert call("export", made, "--to", "onnx", "--out", tmp_path / "network.onnx").exit_code == 0
+    result = call("verify", tmp_path / "network.onnx", made)
+    assert result.exit_code == 0, result.output
+    np.save(tmp_path / "image.npy", np.zeros((1, 8, 8), np.float32))
+    assert "%" in call("predict", made, tmp_path / "image.npy").output
+    with pytest.raises(ValueError, match="whose neurons know no soft reset"):
+        call("export", made, "--to", "nir", "--out", tmp_path / "network.nir")
+    assert not (tmp_path / "network.nir").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--method", "rmp", "--reset", "hard"], "method rmp has no reset; leave it out"),
+        (["--method", "qcfs"], "method qcfs needs a network that was trained with neuron=qcfs"),
+        (["--method", "rmp", "--percentile", 0], "expected a percentile above 0 and up to 100, got 0"),
+    ],
+)
+def test_what_convert_refuses(relu, options, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        call("convert", relu, "--timesteps", 5, *options)
+    assert not list(relu.glob("*-t5.*"))
+
+
+def test_only_relu_networks_are_converted(run):
+    with pytest.raises(ValueError, match="are no ReLU; give a network that was trained with neuron=relu"):
+        call("convert", run, "--method", "rmp", "--timesteps", 5)

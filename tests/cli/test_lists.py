@@ -6,14 +6,11 @@ from inspect import cleandoc
 from typing import Any
 
 import pytest
-from torch import Tensor, nn
 
-from rheobase import plugins, recipes
+from rheobase import recipes
 from rheobase.cli import common
 from rheobase.models import MODELS
-from rheobase.nn import Conv2d, Soma, as_sequence
 from rheobase.recipes import RECIPES, Recipe
-from rheobase.train import plan
 from tests.cli.here import Here
 
 PLUGIN = '''
@@ -101,29 +98,3 @@ def test_models_as_json(here: Here) -> None:
     found = {m["name"]: m for m in document(here, "models")["models"]}
     assert [*found] == [*MODELS]
     assert (found["resnet8"]["layers"], found["resnet8"]["shape"]) == (8, [1, 8, 8])
-
-
-class OneLayer(nn.Module):
-    """Small: a plan runs it many times."""
-
-    def __init__(self, num_classes: int, in_channels: int, image_size: int, **neuron: Any) -> None:
-        super().__init__()
-        self.conv, self.soma = Conv2d(in_channels, 6, 3, padding=1), Soma(6, **neuron)
-        self.decode = nn.Linear(6 * image_size**2, num_classes)
-
-    def forward(self, x: Tensor, timesteps: int | None = None) -> Tensor:
-        return self.decode(self.soma(self.conv(as_sequence(x, timesteps))).flatten(2))
-
-
-def test_plan_as_json(here: Here) -> None:
-    plugins.network(OneLayer)
-    settings = ["network=OneLayer", "timesteps=3"]
-    found = document(here, "plan", "demo", *(f"--set={s}" for s in settings), "--memory", "1.5", "--processes", "3")
-    assert (found["batch_per_process"], found["gpu_bytes"]) == (22, 3 * 2**29)
-    assert found["recipe"] == asdict(recipes.get("demo").changed(settings))
-    assert [mode["memory"] for mode in found["modes"]] == ["speed", "packed", "recompute"]
-    for mode in found["modes"]:
-        recipe = recipes.get("demo").changed([*settings, f"memory={mode['memory']}"])
-        assert mode["peak_bytes"] == plan.peak_bytes(recipe, 22)
-        free = found["gpu_bytes"] - found["reserved_bytes"]
-        assert mode["largest_batch"] == plan.largest_batch(recipe, free)

@@ -44,6 +44,28 @@ def _ctrl_c(request: pytest.FixtureRequest) -> None:
         return losses.mean(logits, labels, recipe)
 
 
+@pytest.mark.parametrize(("times", "code"), [(1, 75), (2, 143)])
+def test_a_scheduler_is_told_whether_it_was_saved(here: Here, times: int, code: int) -> None:
+    sent = 0
+
+    @plugins.loss
+    def ending(logits: Tensor, labels: Tensor, recipe: Recipe) -> Tensor:
+        nonlocal sent
+        while sent < times and (Path("run") / "metrics.jsonl").exists():
+            sent += 1
+            os.kill(os.getpid(), signal.SIGTERM)
+        return losses.mean(logits, labels, recipe)
+
+    found, _, messages = here("train", "demo", *SETTINGS, "--set", "loss=ending", "--out", "run", "--save-every", "0")
+    assert found == code
+    last = messages.splitlines()[-1]
+    if times == 1:
+        assert re.fullmatch(r"stopped at step [5-8] of 8; continue with: rheobase train --resume run", last)
+    else:
+        assert last == "stopped at once: nothing was saved, and what was saved before is intact"
+    assert list(Path("run/checkpoints").iterdir())
+
+
 @pytest.mark.usefixtures("_ctrl_c")
 def test_several_seeds_go_on_as_one(here: Here) -> None:
     command = ["train", "demo", *SETTINGS, "--set", "loss=stopping", "--seeds", "3,4"]

@@ -64,6 +64,7 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
                     train={file: md5(folder / file) for file in layout.train},
                     test={file: md5(folder / file) for file in layout.test},
                     archive_md5=md5(archive),
+                    names_md5=md5(folder / layout.names),
                 )
             )
         monkeypatch.setitem(cifar.LAYOUTS, name, tuple(changed))
@@ -130,6 +131,20 @@ def test_a_download_that_fails_or_differs(small: Path) -> None:
     archive.unlink()
     with pytest.raises(OSError, match=r"could not download file:.*get it by other means"):
         data.load("cifar10", small / "new", download=True)
+
+
+@pytest.mark.parametrize("name", ["cifar10", "cifar100"])
+def test_a_pickle_of_names_that_is_not_the_official_one_is_not_opened(small: Path, name: str) -> None:
+    layout = cifar.LAYOUTS[name][1]
+    (small / layout.folder / layout.names).write_bytes(b"\x80\x03B\xff\xff\xff\xff..")  # asks for 4 GiB
+    with pytest.raises(ValueError, match=f"{layout.names} is not the official file"):
+        data.load(name, small / layout.folder)
+
+
+def test_names_that_are_no_text(small: Path) -> None:
+    (small / "cifar-10-batches-bin" / "batches.meta.txt").write_bytes(b"\xff\xfe")
+    with pytest.raises(ValueError, match=r"batches\.meta\.txt is not a text"):
+        data.load("cifar10", small)
 
 
 class Evil:

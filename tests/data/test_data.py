@@ -217,7 +217,7 @@ def test_processes_share_the_batches_of_one(world: int) -> None:
     for (images, labels, _), *shares in zip(whole, *parts, strict=False):
         assert torch.equal(torch.cat([i for i, _, _ in shares]), images)
         assert torch.equal(torch.cat([y for _, y, _ in shares]), labels)
-        assert sum(weight for _, _, weight in shares) == pytest.approx(world)
+        assert sum(share for _, _, share in shares) == pytest.approx(1)
 
 
 def test_more_processes_than_test_images() -> None:

@@ -14,6 +14,7 @@ from rheobase.data.events import Events, read
 from rheobase.data.eventset import EventDataset, Slicing, build, sliced
 from rheobase.data.sets import simulated
 from rheobase.data.sets.dvscifar10 import CLASSES, held_out
+from rheobase.data.sets.mnist import read_idx
 from tests.data import recordings
 from tests.data.recordings import recording
 
@@ -227,6 +228,24 @@ def test_mnist(tmp_path: Path, packed: bool) -> None:
         path.write_bytes(path.read_bytes()[:-1])
         with pytest.raises(ValueError, match="5487 values from byte 16 on, expected 5488"):
             load("mnist", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (pack(">4BI", 0, 0, 8, 1, 2**30) + bytes(9), "its array \\[1073741824\\] would take 2048 MiB"),
+        (pack(">4B3I", 0, 0, 8, 3, *[2**32 - 1] * 3), "would take"),
+        (pack(">4BI", 0, 0, 8, 1, 3) + bytes(2**20), "3 or more values from byte 8 on, expected 3"),
+        (pack(">4BI", 0, 0, 8, 1, 0), "is empty"),
+        (b"", "not an idx file"),
+        (b"\0\0\x08\xff" + bytes(9), "not an idx file"),
+    ],
+)
+def test_hostile_idx_files(content: bytes, words: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.gz"
+    path.write_bytes(gzip.compress(content))
+    with pytest.raises(ValueError, match=words):
+        read_idx(path)
 
 
 def test_layout_sample(shared_events: Path) -> None:

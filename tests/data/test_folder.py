@@ -226,6 +226,18 @@ def test_processes_that_are_killed_are_an_error_and_started_again(images: Path) 
     assert torch.equal(files.read(everything), pixels)
 
 
+@pytest.mark.usefixtures("_processes")
+def test_processes_that_are_stopped_are_told_to_go_on(images: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "PATIENCE", 50)
+    files = data.load("imagenet", images, size=6).train
+    everything = torch.arange(len(files))
+    pixels = files.read(everything)
+    for process in workers.processes(workers.cores()).processes:
+        process.send_signal(signal.SIGSTOP)
+    with pytest.warns(UserWarning, match=r"a process that decodes images \(\d+\) was stopped; it is told to go on"):
+        assert torch.equal(files.read(everything), pixels)
+
+
 def test_processes_import_little_and_never_see_an_interrupt() -> None:
     started = f"import runpy, sys; runpy.run_path({decoding.__file__!r})['pillow']()"
     loaded = f"{started}; print({{'torch', 'numpy'}} & {{*sys.modules}})"

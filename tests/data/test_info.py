@@ -41,6 +41,7 @@ def test_a_record_survives_a_file() -> None:
         ({"classes": []}, "it needs classes"),
         ({"classes": ["cat", 3]}, "names must be texts"),
         ({"size": 0}, "sizes must be whole numbers"),
+        ({"size": 10**6}, "images of . x 1000000 x 1000000 are too large"),
         ({"size": 5.0}, "sizes must be whole numbers"),
         ({"images": -1}, "sizes must be whole numbers"),
         ({"colour": 1}, "an entry colour that this version does not know"),

@@ -112,7 +112,7 @@ def test_a_short_shard_and_a_damaged_index(packed: Path) -> None:
     (packed / shards.INDEX).write_bytes(index)
     last = sorted(packed.glob("val-*.tar"))[-1]
     last.write_bytes(last.read_bytes()[:700])
-    with pytest.raises(ValueError, match=f"{last.name} is shorter than its index says; copy it again"):
+    with pytest.raises(ValueError, match=f"{last.name} is shorter than .*index.safetensors says; copy it again"):
         listings(packed)
     last.unlink()
     with pytest.raises(ValueError, match=r"cannot read .*index\.safetensors: No such file"):

@@ -229,3 +229,11 @@ def test_normalisations_without_neurons_are_loaded_too():
     assert not torch.equal(ours(x, 3), theirs(x, 3))
     import_state(ours, state, names, style="gamma")
     torch.testing.assert_close(ours(x, 3), theirs(x, 3), rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("content", [b"", b"\0\0", b"PK"])
+def test_an_empty_checkpoint_is_one_sentence(tmp_path, content):
+    (tmp_path / "state.pt").write_bytes(content)
+    with pytest.raises(ValueError, match=r"state\.pt: not a checkpoint of tensors, or damaged: .") as found:
+        read_state(tmp_path / "state.pt")
+    assert "\n" not in str(found.value)

@@ -4,8 +4,13 @@ import pytest
 import torch
 from torch import nn
 
+from rheobase import kernels
 from rheobase.deploy.convolution import convolution
-from rheobase.deploy.network import INPUT, LIF, Network, Scale
+from rheobase.deploy.folding import fold
+from rheobase.deploy.network import INPUT, LIF, Left, Network, Scale
+from rheobase.deploy.quantize import quantize
+from rheobase.models.blocks import BasicBlock, MSBlock, PooledBlock, PooledHead, SEWBlock
+from tests.deploy.networks import images, styled, trained_like
 
 
 def _network(last: str, v_th: torch.Tensor, fraction_bits: int | None = None) -> Network:
@@ -94,7 +99,7 @@ def test_many_branches_are_summed_whoever_scales_them() -> None:
     scales = [None, torch.randn(3).double(), None, torch.randn(3).double()]
     neurons = LIF(0.5, torch.full((3,), 0.5, dtype=torch.float64), reset="soft")
     total = sum(x if s is None else x * s[:, None] for x, s in zip(xs, scales, strict=True))
-    assert torch.equal(neurons(xs, 4, scales), neurons([total], 4))
+    assert torch.equal(neurons(xs, 4, [Left(scale) for scale in scales]), neurons([total], 4))
 
 
 def test_settings_of_neurons_fit_their_channels() -> None:
@@ -104,3 +109,79 @@ def test_settings_of_neurons_fit_their_channels() -> None:
             LIF(v_th=torch.ones(3), **options)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"^unknown reset 'half'; choose one of hard, soft$"):
         LIF(0.5, torch.ones(3), reset="half")
+
+
+@pytest.mark.parametrize(
+    ("style", "reset"), [(BasicBlock, "hard"), (SEWBlock, "soft"), (MSBlock, "hard"), (PooledBlock, "soft")]
+)
+def test_on_a_gpu_neurons_do_more_and_fire_the_same_spikes(
+    style: type[nn.Module], reset: str, triton_device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without one, Triton's interpreter takes its place."""
+    model = styled(style, PooledHead, reset=reset, learn_decay="channel").to(triton_device)
+    network, x = fold(model), images(3, 2, 8).to(triton_device)
+    expected, whole = model(x, timesteps=4), dict(network.run(x, 4))
+    monkeypatch.setattr(kernels, "integrates", lambda x: True)
+    torch.testing.assert_close(network(x, 4), expected, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(network(x[None].expand(4, -1, -1, -1, -1)), expected, rtol=1e-9, atol=1e-9)
+    spikes = {name: value for name, value in network.run(x, 4) if isinstance(network.nodes[name], LIF)}
+    assert all(torch.equal(value, whole[name]) for name, value in spikes.items())
+    integers = quantize(network.cpu(), x.cpu(), 4).to(x.device)
+    logits = integers(x, 4)
+    monkeypatch.undo()
+    assert torch.equal(logits.cpu(), integers.cpu()(x.cpu(), 4))
+
+
+def test_a_gpus_neurons_add_the_biases() -> None:
+    network = fold(styled(BasicBlock))
+    biased = {name for name, node in network.nodes.items() if isinstance(node, nn.Conv2d) and node.bias is not None}
+    scaled = {name for name, node in network.nodes.items() if isinstance(node, Scale)}
+    assert biased
+    assert scaled
+    assert {n for n, left in network._left_to_neurons(with_biases=True).items() if left.bias is not None} == biased
+    assert network._left_to_neurons(with_biases=False).keys() == scaled
+
+
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+@needs_gpu
+@pytest.mark.parametrize("name", ["resnet8", "resnet19", "sew_resnet19", "ms_resnet19"])
+def test_on_a_gpu_it_equals_the_trained_network_and_never_waits(name: str) -> None:
+    model = trained_like(name, 16, in_channels=3, image_size=16)
+    model.cuda().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    network, x = fold(model), images(3, 3, 16).cuda()
+    expected = model(x, timesteps=5)
+    network(x, 5)  # compiles
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        logits = network(x, 5)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    torch.testing.assert_close(logits, expected, rtol=1e-9, atol=1e-9)
+
+
+@needs_gpu
+@pytest.mark.parametrize("integer", [False, True], ids=["float", "int8"])
+def test_it_fits_into_a_cuda_graph(integer: bool) -> None:
+    network, x = fold(styled(BasicBlock)), images(3, 2, 8)
+    network = (quantize(network, x, 4) if integer else network).cuda()
+    held = torch.zeros_like(x).cuda()
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        network(held, 4)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        logits = network(held, 4)
+    held.copy_(x)
+    graph.replay()
+    torch.testing.assert_close(logits, network(x.cuda(), 4), rtol=0, atol=0)
+
+
+@needs_gpu
+def test_on_a_gpu_gradients_are_still_there() -> None:
+    network, x = fold(styled(BasicBlock)).cuda(), images(3, 2, 8).cuda().requires_grad_()
+    network(x, 4).sum().backward()
+    assert x.grad is not None
+    assert x.grad.any()

@@ -16,6 +16,7 @@ from triton.runtime.jit import JITFunction
 
 from rheobase.kernels import triton as launchers
 from rheobase.kernels import triton_kernels as kernels
+from rheobase.kernels.bare import BareNeurons
 from rheobase.kernels.fused import Constants, Neurons
 
 POINTERS = {torch.float64: "*fp64", torch.float32: "*fp32", torch.float16: "*fp16", torch.bfloat16: "*bf16"}
@@ -32,6 +33,11 @@ VARIANTS += [  # other neurons; the last two differ in what was learnt alone
     (40, 1, torch.bfloat16, PAPER._replace(surrogate="atan", reset="soft", reset_gradient=False), 0.5),
     (4, 2, torch.bfloat16, PAPER, 0.5),
     (4, 2, torch.bfloat16, PAPER, 0.75),
+]
+BARE: list[tuple[int, torch.dtype, bool, int | None]] = [
+    (4, torch.bfloat16, False, None),
+    (40, torch.float32, True, None),
+    (4, torch.float64, True, 6),
 ]
 
 
@@ -82,10 +88,20 @@ def main(architectures: list[int]) -> None:
         xs = [x.unflatten(0, (steps, 2)) for x in xs]
         decays = None if decay is None else torch.full((128,), decay)
         neurons = Neurons(*(torch.ones(branches, 128) for _ in range(4)), decays, constants)
-        launchers.statistics(xs)
+        found = launchers.statistics(xs)
+        for members in (1, 8):
+            launchers.join(found.expand(members, -1, -1).contiguous())
         grad = launchers.forward(xs, neurons)
         sums = launchers.backward_sums(grad, xs, neurons)
         launchers.backward_inputs(grad, xs, neurons, sums[: 1 + branches], 32.0 * steps, ())
+        launchers.backward_inputs(grad, xs, neurons, sums[: 1 + branches], 1.0, ())  # as in a process group
+    for steps, dtype, filled, bits in BARE:
+        print(f"T={steps} bare {dtype} {filled} {bits}", flush=True)  # noqa: T201
+        x = torch.zeros(steps, 2, 128, dtype=dtype)
+        vector = torch.ones(128, dtype=torch.promote_types(dtype, torch.float32))
+        maybe = vector if filled else None
+        launchers.integrate([x], BareNeurons([maybe], maybe, vector, maybe, maybe, 0.25, 0.0, "hard", bits))
+        launchers.integrate([x, x], BareNeurons([None, maybe], vector, vector, None, None, 0.25, 0.1, "soft", bits))
 
 
 if __name__ == "__main__":

@@ -229,10 +229,56 @@ def test_given_moments_are_constants(backend: str, static: tuple[bool, ...]) -> 
     check(case, backend, moments=(mean, 0.5 + torch.rand_like(mean)))
 
 
+@pytest.mark.parametrize(
+    ("wanted", "constant"),
+    [((), True), (("weight",), True), (("bias",), True), (("decay",), True), ((), False)],
+    ids=str,
+)
+def test_sums_are_taken_where_somebody_needs_them(
+    backend: str, wanted: tuple[str, ...], constant: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Moments of the batch depend on the inputs, whose gradients need the sums then."""
+    case = Case((4, 3, 5, 6, 2), [channels_last, contiguous], static=(True, False))
+    mean = torch.randn(2, 5, dtype=torch.float64)
+    moments = (mean, 0.5 + torch.rand_like(mean)) if constant else None
+    taken: list[Any] = []
+    take = fused.backward_sums
+    monkeypatch.setattr(fused, "backward_sums", lambda *arguments: taken.append(1) or take(*arguments))
+
+    def grads(fire: Callable[..., Any], **options: Any) -> list[Tensor]:
+        leaves = [leaf.detach().requires_grad_() for leaf in case.leaves]
+        given = {"weight": case.weight, "bias": case.bias, "decay": decays(5)}
+        given = {name: p.detach().clone().requires_grad_(name in wanted) for name, p in given.items()}
+        weight, bias, decay = given.values()
+        settings = SETTINGS | {"decay": decay}
+        spikes, _ = fire(case.xs(leaves), weight, bias, moments=moments, **settings, **options)
+        return list(torch.autograd.grad(spikes, [*leaves, *(given[name] for name in wanted)], case.grad))
+
+    for got, want in zip(grads(kernels.fire, backend=backend), grads(functional.fire), strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-9, atol=1e-9)
+    assert bool(taken) == (bool(wanted) or not constant)
+
+
 def test_a_gradient_without_memory_of_its_own(backend: str) -> None:
     case = Case((4, 3, 17, 6, 5), [channels_last, contiguous])
     case.grad = torch.randn(4, 1, 17, 1, 1, dtype=torch.float64).expand(4, 3, 17, 6, 5)
     check(case, backend)
+
+
+@pytest.mark.parametrize("memory", ["speed", "packed"])
+def test_nobody_asks_for_gradients_of_these_spikes(memory: str) -> None:
+    class Stop(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: Any, *grads: Tensor) -> None:
+            return None
+
+    network = build("resnet8", memory=memory)
+    Stop.apply(network.body(network.soma(network.stem(torch.randn(2, 3, 1, 8, 8))))).sum().backward()
+    assert all(p.grad is None for p in network.parameters())
 
 
 def test_three_branches_on_the_cpu() -> None:
@@ -318,6 +364,7 @@ def test_the_operators_are_well_formed(backend: str, layouts: list[Callable[[Ten
     neurons = (case.weight, case.bias, mean, var, None, *fused.Constants(0.3, 0.6, 0.9, 1e-4))
     sums = torch.randn(1 + len(xs), 5)
     torch.library.opcheck(fused.statistics, (xs, backend))
+    torch.library.opcheck(fused.join, (torch.rand(3, 2 * len(xs) + 1, 5), backend))
     torch.library.opcheck(fused.forward, (xs, *neurons, backend))
     torch.library.opcheck(fused.backward_sums, (case.grad, xs, *neurons, backend))
     learnt = (*neurons[:4], torch.rand(5), 0.0, 0.6, 0.9, 1e-4, "atan", "soft", False)

@@ -10,6 +10,7 @@ from torch.nn.functional import cross_entropy
 
 from rheobase import kernels, models
 from rheobase.functional import readout
+from rheobase.kernels import fused
 from rheobase.nn import AvgPool2d, Conv2d, Soma, set_memory
 
 MODES = ["packed", "recompute"]
@@ -91,18 +92,22 @@ def test_each_mode_keeps_less_than_the_one_before() -> None:
 
 
 @pytest.mark.parametrize("memory", MODES)
-def test_evaluation_with_gradients(memory: str) -> None:
-    """Moments are constants then."""
-    grads = []
+@pytest.mark.parametrize("frozen", [False, True], ids=["all learn", "frozen somas"])
+def test_evaluation_with_gradients(memory: str, frozen: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Moments are constants then, and where no soma learns either, nobody takes sums."""
+    grads, taken, take = [], [], fused.backward_sums
+    monkeypatch.setattr(fused, "backward_sums", lambda *arguments: taken.append(1) or take(*arguments))
     for mode in ("speed", memory):
         torch.manual_seed(2)
         network = models.build("resnet8", memory=mode).double().eval()
         for soma in (m for m in network.modules() if isinstance(m, Soma)):
             nn.init.uniform_(soma.running_var, 0.5, 2)
+            soma.requires_grad_(not frozen)
         network(torch.randn(2, 1, 8, 8, dtype=torch.float64), timesteps=3).sum().backward()
-        grads.append([p.grad for p in network.parameters()])
+        grads.append([p.grad for p in network.parameters() if p.requires_grad])
     for fast, saving in zip(*grads, strict=True):
         assert torch.equal(fast, saving)
+    assert bool(taken) != frozen
 
 
 @pytest.mark.parametrize("memory", MODES)
@@ -220,7 +225,7 @@ def feed_once(memory: str, between: Callable[[Tensor], Tensor]) -> tuple[list[Te
         out = network.second(network.conv(s))
     out.backward(torch.randn_like(out))
     outputs = 6 * 8 * seen // 4 if memory == "packed" else 0
-    statistics = 6 * 8 * 2
+    statistics = 6 * 8 * 3  # mean, variance, number of values
     grads = [p.grad for p in network.parameters() if p.grad is not None]
     return [out, x.grad, *grads], kept.bytes - before - outputs - statistics
 

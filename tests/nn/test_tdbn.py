@@ -1,11 +1,14 @@
 """tdBN as a layer: equal to the law in outputs, gradients and running statistics; and somas without it."""
 
+from contextlib import nullcontext
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
 
 from rheobase import functional
-from rheobase.nn import ReferenceSoma, Soma, TdBN
+from rheobase.nn import ReferenceSoma, Soma, TdBN, together
 
 SHAPE = (4, 3, 5, 2, 7)  # T, N, C, H, W
 
@@ -93,3 +96,40 @@ def test_a_checkpoint_knows_whether_there_is_tdbn() -> None:
 def test_mistakes(make, message) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_statistics_that_move_together_move_as_they_would_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those of a layer that runs several times; at once there is each tensor but once, as a GPU needs it."""
+    found, at_once, move = [], [], torch._foreach_lerp_
+
+    def noted(running: list[torch.Tensor], *others: Any) -> None:
+        at_once.append([id(x) for x in running])
+        move(running, *others)
+
+    monkeypatch.setattr(torch, "_foreach_lerp_", noted)
+    for context in (nullcontext(), together()):
+        torch.manual_seed(0)
+        layers = [Soma(3, momentum=0.3), TdBN(3, 2), Soma(3)]
+        with context:
+            for i in (0, 1, 0, 2, 0):
+                layers[i](*torch.randn(layers[i].branches, 4, 2, 3, 5))
+        found.append([buffer.clone() for layer in layers for buffer in layer.buffers()])
+    for alone, joint in zip(*found, strict=True):
+        assert torch.equal(alone, joint)
+    assert [len(tensors) for tensors in at_once] == [2, 4, 2, 2]  # by turn and momentum
+    assert all(len(set(tensors)) == len(tensors) for tensors in at_once)
+
+
+def test_statistics_stay_where_a_forward_pass_fails() -> None:
+    soma = Soma(3)
+
+    def run() -> None:
+        with together():
+            soma(torch.randn(4, 2, 3, 5))
+            soma(torch.randn(4, 2, 3, 5), torch.randn(4, 2, 3, 5))
+
+    with pytest.raises(ValueError, match="expected 1 branches"):
+        run()
+    assert not soma.running_mean.any()
+    soma(torch.randn(4, 2, 3, 5))
+    assert soma.running_mean.all()

@@ -52,6 +52,12 @@ def test_cifar10_differs_in_the_last_epochs_alone(timesteps: int) -> None:
     assert (recipe.decay, recipe.loss, recipe.lr, recipe.schedule) == (0.5, "mean", 0.2, "cosine")
 
 
+@pytest.mark.parametrize(("name", "neuron"), [("cifar10_relu19", "relu"), ("cifar10_qcfs19", "qcfs")])
+def test_twins_without_spikes_have_the_same_schedule(name: str, neuron: str) -> None:
+    spiking = asdict(recipes.get("cifar10_resnet19_t2"))
+    assert asdict(recipes.get(name)) == spiking | {"name": name, "neuron": neuron, "timesteps": 1}
+
+
 def test_settings_are_parsed_by_the_type_of_their_field() -> None:
     changed = recipes.get("demo").changed(["lr=1e-2", "epochs=7", "nesterov=False", "flip=true", "loss=steps"])
     assert (changed.lr, changed.epochs, changed.nesterov, changed.flip, changed.loss) == (0.01, 7, False, True, "steps")
@@ -74,10 +80,23 @@ def test_settings_are_parsed_by_the_type_of_their_field() -> None:
         ("timesteps=0", "timesteps: expected at least 1, got 0"),
         ("decay=1.5", "decay: expected between 0 and 1, got 1.5"),
         ("padding=-1", "padding: expected 0 or more, got -1"),
-        ("width=0", "width: expected above 0, got 0.0"),
+        ("width=0", "width: expected between 1e-09 and 1000000000, got 0.0"),
+        ("width=1e300", r"width: expected between 1e-09 and 1000000000, got 1e\+300"),
+        ("v_th=inf", "v_th: expected between 1e-09 and 1000000000, got inf"),
+        ("v_th=1e-320", "v_th: expected between 1e-09 and 1000000000, got 1e-320"),
+        ("warmup_epochs=inf", "warmup_epochs: expected 0 or more, got inf"),
+        ("padding=99999999999999999999", "padding: expected at most 1000000000, got 99999999999999999999"),
+        ("timesteps=1000000001", "timesteps: expected at most 1000000000, got 1000000001"),
+        ("seed=9223372036854775808", "seed: expected at most 9223372036854775807, got 9223372036854775808"),
+        (f"window={10**400}", "window: expected at most 1000000000, got 1000000000"),
+        (f"window={-(10**400)}", "window: expected 0 or more, got -1000000000"),
         ("reset=mild", "reset: expected one of hard, soft, got 'mild'"),
         ("learn_decay=yes", "learn_decay: expected one of none, layer, channel, got 'yes'"),
         ("neuron=relu", "neuron=relu knows no time: expected timesteps=1, got 4"),
+        ("neuron=qcfs", "neuron=qcfs knows no time: expected timesteps=1, got 4"),
+        ("normalisation=layer", "normalisation: expected one of tdbn, none, neunorm, got 'layer'"),
+        ("levels=4", "levels are those of neuron=qcfs; leave them out with neuron=lif"),
+        ("levels=0", "levels: expected at least 1, got 0"),
         ("short_epochs=3", "short_epochs needs short_timesteps"),
         ("alternate_flip=true", "alternate_flip needs flip=true"),
     ],
@@ -114,3 +133,8 @@ def test_counts_are_whole_numbers() -> None:
     settings = asdict(recipes.get("demo")) | {"epochs": 20.5}
     with pytest.raises(ValueError, match=r"recipe\.json: .*epochs: expected a whole number, got 20\.5"):
         Recipe.of(settings, "recipe.json")
+
+
+def test_other_normalisations_are_for_spiking_neurons() -> None:
+    with pytest.raises(ValueError, match=r"^normalisation=none is for neuron=lif, got neuron=relu$"):
+        recipes.get("demo").changed(["normalisation=none", "neuron=relu", "timesteps=1"])

@@ -27,6 +27,15 @@ def test_plot_is_a_picture(tmp_path: Path) -> None:
     assert pixels[..., :3].std() > 0.05
 
 
+def test_a_link_in_the_folder_of_a_run_is_not_followed(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="plots need matplotlib")
+    (tmp_path / "mine").write_text("mine")
+    (tmp_path / "curves.png").symlink_to(tmp_path / "mine")
+    plots.learning_curves(rows(3), tmp_path / "curves.png")
+    assert (tmp_path / "mine").read_text() == "mine"
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
 class Heard(Reporter):
     def __init__(self) -> None:
         self.calls: list[str] = []

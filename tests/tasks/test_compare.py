@@ -168,3 +168,11 @@ def test_what_is_no_run_is_one_sentence(tmp_path: Path, name: str, message: str)
     (tmp_path / "empty" / "inner").mkdir(parents=True)
     with pytest.raises(ValueError, match=message):
         compare([tmp_path / name])
+
+
+@pytest.mark.parametrize("content", ['{"record": []}', '{"record": {"device": ["a"]}}', '{"device": 1}', "[" * 200_000])
+def test_an_environment_that_is_none_is_named(content: str, tmp_path: Path) -> None:
+    run = made(tmp_path / "run", accuracies=[0.5])
+    (run.folder / "environment.json").write_text(content)
+    with pytest.raises(ValueError, match=r"environment\.json (does not say|is not valid JSON)"):
+        compare([tmp_path])

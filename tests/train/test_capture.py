@@ -8,10 +8,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from rheobase import recipes
+from rheobase.data.feed import Feed
 from rheobase.functional import readout
 from rheobase.models import resnet8
 from rheobase.nn import ReluSoma
-from rheobase.train.capture import CapturedStep, Step, capture
+from rheobase.train.capture import CapturedStep, Step, capture, release
+from rheobase.train.runs import load_data
 
 
 def training(device: torch.device, timesteps: int = 3, **neuron: Any) -> tuple[torch.nn.Module, Step]:
@@ -50,6 +53,41 @@ def test_the_graph_is_for_the_shapes_that_come_often() -> None:
     for size in (2, 64, 64, 64, 64, 2, 64):  # a run that was resumed at a last, short batch
         captured(torch.zeros(size))
     assert done == [("aside", 2), *[("aside", 64)] * 3, ("captured", 64), ("eager", 2)]
+
+
+def test_a_number_is_a_constant_of_the_graph() -> None:
+    eager: list[float] = []
+    captured = CapturedStep(lambda _, share: eager.append(share) or (torch.zeros(()),))
+    captured.inputs, captured.outputs = (torch.zeros(24), 24 / 48), (torch.ones(()),)
+    captured.graph = SimpleNamespace(replay=lambda: None, reset=lambda: None)
+    for n, share in ((24, 24 / 48), (24, 24 / 47), (23, 23 / 48), (24, 24 / 48)):
+        captured(torch.full((n,), share), share)
+    assert eager == [24 / 47, 23 / 48]
+    assert (captured.inputs[0] == 0.5).all(), "tensors are copied into it"
+
+
+def test_a_released_step_has_no_graph_and_runs_eagerly() -> None:
+    done: list[str] = []
+    captured = CapturedStep(lambda _: done.append("eager") or ())
+    captured.inputs = (torch.zeros(2),)
+    captured.graph = SimpleNamespace(replay=lambda: done.append("replayed"), reset=lambda: done.append("freed"))
+    captured(torch.ones(2))
+    release(captured)
+    captured(torch.ones(2))
+    release(captured.step)  # which was never captured
+    assert done == ["replayed", "freed", "eager"]
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_all_processes_replay_or_none(world: int) -> None:
+    """A last batch can have as many images as the others in one process, and fewer in the next one."""
+    settings = recipes.get("demo").changed(["batch_size=480"])
+    data, cpu = load_data(settings, None), torch.device("cpu")
+    feeds = [Feed(data, settings, cpu, torch.float32, rank, world) for rank in range(world)]
+    steps = [[(len(labels), share) for _, labels, share in feed.training(0)] for feed in feeds]
+    replays = [[step == own[0] for step in own] for own in steps]
+    assert replays == [[True, True, False]] * world
+    assert world == 2 or steps[2][0][0] == steps[2][-1][0], "one that could have replayed"
 
 
 def test_elsewhere_it_is_the_step_itself() -> None:

@@ -95,10 +95,26 @@ def test_damage_anywhere_is_recognised_and_the_one_before_is_used(tmp_path: Path
     assert found.step == 2
 
 
+def test_damaged_ones_are_set_aside_and_two_good_ones_kept(tmp_path: Path) -> None:
+    save(tmp_path, 46)
+    (save(tmp_path, 51) / "state.json").write_text("{}")
+    with pytest.warns(UserWarning, match="00000051 is damaged"):
+        found = checkpoint.latest(tmp_path, set_aside=True)
+    assert found is not None
+    assert found.step == 46
+    save(tmp_path, 49)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["00000046", "00000049", "00000051.damaged"]
+    (save(tmp_path, 51) / "state.json").write_text("{}")
+    with pytest.warns(UserWarning, match="00000051 is damaged"):
+        checkpoint.latest(tmp_path, set_aside=True)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["00000049", "00000051.damaged"]
+
+
 def test_only_damaged_ones_raise(tmp_path: Path) -> None:
     (save(tmp_path, 1) / "state.json").write_text("{}")
     with pytest.warns(UserWarning, match="damaged"), pytest.raises(ValueError, match=r"no checkpoint in .* is usable"):
-        checkpoint.latest(tmp_path)
+        checkpoint.latest(tmp_path, set_aside=True)
+    assert [p.name for p in tmp_path.iterdir()] == ["00000001"]
 
 
 @pytest.mark.parametrize("failing", ["write", "rename"])
@@ -149,3 +165,54 @@ def test_the_newest_step(tmp_path: Path) -> None:
     save(tmp_path, 12)
     save(tmp_path, 9)
     assert checkpoint.newest_step(tmp_path) == 12
+
+
+def with_sums(path: Path) -> Path:
+    """Let the sums agree with the files."""
+    lines = [
+        f"{hashlib.sha256(p.read_bytes()).hexdigest()}  {p.name}\n"
+        for p in sorted(path.iterdir())
+        if p.name != "SHA256SUMS"
+    ]
+    (path / "SHA256SUMS").write_text("".join(lines))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("state.json", b"[" * 200_000),
+        ("state.json", b"[]"),
+        ("state.json", b"\xff"),
+        ("weights.safetensors", b""),
+        ("weights.safetensors", b"\xff" * 64),
+        ("else.safetensors", b"\0" * 64),
+    ],
+)
+def test_files_that_agree_with_their_sums_may_be_hostile(tmp_path: Path, name: str, content: bytes) -> None:
+    path = save(tmp_path, 12)
+    (path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=rf"^checkpoint {path} is damaged: .+$"):
+        checkpoint.load(with_sums(path))
+
+
+def test_a_checkpoint_without_its_state_or_weights_is_damaged(tmp_path: Path) -> None:
+    for name in ("state.json", "weights.safetensors"):
+        path = save(tmp_path, 12)
+        (path / name).unlink()
+        with pytest.raises(ValueError, match="is damaged"):
+            checkpoint.load(with_sums(path))
+
+
+def test_odd_names_are_no_steps(tmp_path: Path) -> None:
+    save(tmp_path, 12)
+    for name in ("²", "9" * 30, "٣"):
+        (tmp_path / name).mkdir()
+    assert checkpoint.newest_step(tmp_path) == 12
+
+
+def test_units_that_do_not_fit_the_weights(tmp_path: Path) -> None:
+    tensors = {"weights": {"a": torch.ones(3, 4, dtype=torch.int8)}, "units": {"a": torch.ones(5)}}
+    path = checkpoint.save(tmp_path, 12, tensors, {})
+    with pytest.raises(ValueError, match=rf"^checkpoint {path} is damaged: its units do not fit its weights$"):
+        _ = checkpoint.load(path).weights

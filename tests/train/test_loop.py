@@ -4,12 +4,14 @@ import json
 import multiprocessing
 import os
 import random
+import resource
 import shutil
 import signal
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -129,8 +131,8 @@ def test_other_steps_per_epoch_are_refused(tmp_path: Path) -> None:
         train.fit(recipe(), out=tmp_path, device="cpu", reporter=StopAt(2))
     saved = checkpoint.latest(tmp_path / "checkpoints")
     assert saved is not None
-    checkpoint.save(tmp_path / "checkpoints", saved.step, saved.tensors, saved.state | {"steps_per_epoch": 5})
-    with pytest.raises(ValueError, match="took 5 steps per epoch, here it would take 6; resume it with the data"):
+    checkpoint.save(tmp_path / "checkpoints", saved.step, saved.tensors, saved.state | {"steps_per_epoch": 4})
+    with pytest.raises(ValueError, match="took 4 steps per epoch, here it would take 6; resume it with the data"):
         train.fit(recipe(), out=tmp_path, resume=True, device="cpu")
 
 
@@ -167,7 +169,7 @@ def test_ctrl_c_is_ours_only_while_training(tmp_path: Path) -> None:
 
 def start(folder: Path, resume: bool, *settings: str) -> None:
     torch.set_num_threads(1)
-    train.fit(recipe(*settings), out=folder, resume=resume, device="cpu", save_every=0, keep_best=not resume)
+    train.fit(recipe(*settings), out=folder, resume=resume, device="cpu", save_every=0.02, keep_best=not resume)
 
 
 def test_kills_at_random_moments_change_nothing(tmp_path: Path) -> None:
@@ -226,13 +228,6 @@ def test_a_checkpoint_in_parts_is_resumed_too(whole: Path, tmp_path: Path) -> No
 
 
 def test_checkpoints_are_rare_and_metrics_after_the_last_one_are_made_anew(whole: Path, tmp_path: Path) -> None:
-    class Leave(StopAt):
-        def due(self) -> bool:
-            self.done += 1
-            if self.done == self.at:
-                raise KeyboardInterrupt  # as a kill: nothing is saved
-            return False
-
     out = tmp_path / "run"
     with pytest.raises(train.Interrupted):
         train.fit(recipe(), out=out, device="cpu", reporter=StopAt(3))
@@ -244,6 +239,66 @@ def test_checkpoints_are_rare_and_metrics_after_the_last_one_are_made_anew(whole
     train.fit(recipe(), out=out, resume=True, device="cpu")
     assert_identical(out, whole)
     assert Run(out).rows()[0]["elapsed"] != before
+
+
+class Leave(Reporter):
+    """Ends the training after a step, as a kill: nothing is saved."""
+
+    def __init__(self, step: int) -> None:
+        self.left = step
+
+    def due(self) -> bool:
+        self.left -= 1
+        if not self.left:
+            raise KeyboardInterrupt
+        return False
+
+
+def test_checkpoints_by_time_inside_an_epoch_are_resumed_too(whole: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    for again in (False, True):
+        with pytest.raises(KeyboardInterrupt):
+            train.fit(recipe(), out=out, resume=again, device="cpu", reporter=Leave(5), save_every=1e-9)
+    steps = sorted(int(path.name) for path in (out / "checkpoints").iterdir())
+    assert steps in ([8, 9], [9, 10])  # a kill can come while the last one is written
+    train.fit(recipe(), out=out, resume=True, device="cpu")
+    assert_identical(out, whole)
+
+
+def test_weights_that_are_not_finite_are_never_written(whole: Path, tmp_path: Path) -> None:
+    out = shutil.copytree(whole, tmp_path / "run")
+    settings = json.loads((out / "recipe.json").read_text())
+    (out / "recipe.json").write_text(json.dumps(settings | {"lr": 1e38, "epochs": settings["epochs"] + 1}))
+    with pytest.raises(
+        ValueError, match=r"weights are no longer finite after step \d+; the last good checkpoint is in "
+    ):
+        train.fit(out=out, resume=True, device="cpu", save_every=1e-9)
+    found = checkpoint.latest(out / "checkpoints")
+    assert found is not None
+    assert all(t.isfinite().all() for t in found.tensors["weights"].values())
+
+
+def test_a_resumed_run_keeps_its_number_of_threads(whole: Path, tmp_path: Path) -> None:
+    """The demo has one, `train --resume` would take all."""
+    said: list[str] = []
+
+    class Notes(Reporter):
+        def note(self, sentence: str) -> None:
+            said.append(sentence)
+
+        def start(self, folder: Path, epochs: int, steps: int, done: int) -> None:
+            said.append(f"{torch.get_num_threads()}")
+
+    with pytest.raises(train.Interrupted):
+        train.fit(recipe(), out=tmp_path, device="cpu", reporter=StopAt(7))
+    torch.set_num_threads(2)
+    try:
+        train.fit(recipe(), out=tmp_path, resume=True, device="cpu", reporter=Notes())
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(1)
+    assert said == ["goes on with the threads that it began with: 1 per process", "1"]
+    assert_identical(tmp_path, whole)
 
 
 def test_a_kill_between_the_first_metrics_and_the_first_checkpoint(whole: Path, tmp_path: Path) -> None:
@@ -301,16 +356,37 @@ def test_a_network_that_cannot_be_built_leaves_no_folder(tmp_path: Path) -> None
     assert not (tmp_path / "run").exists()
 
 
+class NoSpace(Reporter):
+    """From the start of the training on, this process cannot write a byte more to any file."""
+
+    def start(self, folder: Path, epochs: int, steps: int, done: int) -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+
+    def stop(self) -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+
+
 def test_a_full_disk_while_writing_metrics(tmp_path: Path) -> None:
-    if not Path("/dev/full").exists():
-        pytest.skip("needs /dev/full, a device without space")
+    with pytest.raises(OSError, match=r"cannot write to .*metrics\.jsonl: File too large; the checkpoints are intact"):
+        train.fit(recipe(), out=tmp_path / "run", device="cpu", reporter=NoSpace())
 
-    class Fills(Reporter):
+
+def test_a_full_disk_while_writing_a_checkpoint_beside_the_training(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match=r"could not write checkpoint .*0000000\d: File too large; earlier checkpoints"):
+        train.fit(recipe(), out=tmp_path / "run", device="cpu", reporter=NoSpace(), save_every=1e-9)
+    assert not (tmp_path / "run").exists()  # nothing was worth keeping
+
+
+def test_metrics_are_not_written_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("mine")
+
+    class Links(Reporter):
         def start(self, folder: Path, epochs: int, steps: int, done: int) -> None:
-            (folder / "metrics.jsonl").symlink_to("/dev/full")
+            (folder / "metrics.jsonl").symlink_to(tmp_path / "mine")
 
-    with pytest.raises(OSError, match=r"cannot write to .*metrics\.jsonl: No space left on device; the checkpoints"):
-        train.fit(recipe(), out=tmp_path / "run", device="cpu", reporter=Fills())
+    with pytest.raises(OSError, match=r"cannot write to .*metrics\.jsonl: Too many levels of symbolic links"):
+        train.fit(recipe("epochs=1"), out=tmp_path / "run", device="cpu", reporter=Links())
+    assert (tmp_path / "mine").read_text() == "mine"
 
 
 def test_the_folder_cannot_be_made(tmp_path: Path) -> None:
@@ -363,8 +439,8 @@ def test_on_a_gpu_the_captured_step_is_the_eager_one(
 ) -> None:
     used: list[Step] = []
 
-    def spy(step: Step, device: torch.device) -> Step:
-        used.append(capture(step, device))
+    def spy(step: Step, device: torch.device, *others: Any) -> Step:
+        used.append(capture(step, device, *others))
         return used[-1]
 
     settings = recipe(f"precision={precision}", "average=0.8", "epochs=2", "batch_size=64")
@@ -372,8 +448,8 @@ def test_on_a_gpu_the_captured_step_is_the_eager_one(
     captured = train.fit(settings, out=tmp_path / "captured", device="cuda").rows()
     (step,) = used
     assert isinstance(step, CapturedStep)
-    assert step.graph is not None, "it was never captured"
-    monkeypatch.setattr(trainer, "capture", lambda step, device: step)
+    assert step.outputs, "it was never captured"
+    monkeypatch.setattr(trainer, "capture", lambda step, *others: step)
     eager = train.fit(settings, out=tmp_path / "eager", device="cuda").rows()
     assert eager[1]["loss"] < 0.95 * eager[0]["loss"], "too little happens to see a difference"
     assert [row["loss"] for row in captured] == pytest.approx([row["loss"] for row in eager], rel=tolerance)

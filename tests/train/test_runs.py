@@ -15,10 +15,15 @@ import torch
 from torch import nn
 
 from rheobase import recipes, train
+from rheobase.analysis.variants import NeuNorm, NoNorm
 from rheobase.data import load
+from rheobase.deploy import fold
+from rheobase.files import write_json
 from rheobase.models import build
-from rheobase.nn import Soma
+from rheobase.nn import Soma, somas
 from rheobase.recipes import Recipe
+from rheobase.train import checkpoint
+from rheobase.train.claim import claimed
 from rheobase.train.parts import Parts
 from rheobase.train.runs import Run, load_network, network_for
 from tests.train.test_loop import StopAt
@@ -29,7 +34,7 @@ def recipe() -> Recipe:
 
 
 def hold(folder: Path, held: Event) -> None:
-    with Run(folder).claimed():
+    with claimed(folder):
         held.set()
         time.sleep(100)
 
@@ -100,7 +105,14 @@ def test_an_unknown_surrogate_leaves_no_run_behind(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "settings", [["neuron=relu"], ["timesteps=2", "surrogate=triangle", "reset=soft", "learn_decay=channel"]], ids=str
+    "settings",
+    [
+        ["neuron=relu"],
+        ["neuron=qcfs", "levels=4"],
+        ["timesteps=2", "normalisation=neunorm"],
+        ["timesteps=2", "surrogate=triangle", "reset=soft", "learn_decay=channel"],
+    ],
+    ids=str,
 )
 def test_a_run_of_another_neuron_resumes_bit_for_bit(settings: list[str], tmp_path: Path) -> None:
     chosen = recipe().changed(["epochs=2", "batch_size=512", *settings])
@@ -116,6 +128,17 @@ def test_a_run_of_another_neuron_resumes_bit_for_bit(settings: list[str], tmp_pa
     assert len(logits.unique()) > 1  # each has learnt its own
     rates = whole.rows()[-1]["firing_rates"]
     assert all(0 <= rate <= 1 for rate in rates.values())  # of a ReLU, the share above 0
+
+
+def test_other_normalisations_of_the_same_network() -> None:
+    info = load("digits").info
+    networks = {name: network_for(recipe().changed([f"normalisation={name}"]), info) for name in ("none", "neunorm")}
+    assert {type(somas(networks[name])["soma"]) for name in networks} == {NoNorm, NeuNorm}
+    for network in networks.values():
+        with pytest.raises(ValueError, match="have dynamics of their own, which a deployed network does not know"):
+            fold(network)
+    with pytest.raises(ValueError, match=r"^NoNorm takes the place of the normalisation in a soma; a network whose"):
+        network_for(recipe().changed(["normalisation=none", "network=ms_resnet19"]), info)
 
 
 def test_a_record_is_strict_json_and_complete(tmp_path: Path) -> None:
@@ -143,3 +166,47 @@ def test_a_norm_that_overflowed_is_null(tmp_path: Path) -> None:
         run.append({"epoch": epoch, "gradient_norm": norm})
     run.keep_rows(2)
     assert run.metrics.read_text() == '{"epoch": 1, "gradient_norm": null}\n{"epoch": 2, "gradient_norm": 1.5}\n'
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["[]", "1", '{"step": 1}', '{"epoch": "a"}', '{"epoch": 1.5}', '{"epoch": -1}', '{"epoch": 1, "loss": "x"}',
+     '{"epoch": 1, "test_accuracy": null}', '{"epoch": 1, "firing_rates": []}',
+     '{"epoch": 1, "firing_rates": {"a": "b"}}', '{"epoch": 1, "elapsed": 1e999}',
+     f'{{"epoch": 1, "elapsed": {10**400}}}', "[" * 200_000, '{"epoch": 1, "loss": NaN}'],
+)  # fmt: skip
+def test_lines_that_are_no_records_of_epochs(tmp_path: Path, line: str) -> None:
+    run = Run(tmp_path)
+    run.metrics.write_text(f'{{"epoch": 1, "step": 3, "loss": 0.5}}\n{line}\n')
+    with pytest.raises(
+        ValueError, match=r"metrics\.jsonl has a line that is not (JSON|the record of an epoch); remove it$"
+    ):
+        run.rows()
+
+
+def test_a_start_that_says_nothing(tmp_path: Path) -> None:
+    for content in ("{}", '{"from": 1, "sha256": []}'):
+        (tmp_path / "start.json").write_text(content)
+        with pytest.raises(ValueError, match=r"start\.json does not say where the run started"):
+            _ = Run(tmp_path).start
+
+
+def test_a_network_that_is_larger_than_its_weights_is_not_built(tmp_path: Path) -> None:
+    recipe = recipes.get("demo").changed(["network=plain5"])
+    info = load("digits").info
+    run = Run.create(tmp_path / "run", recipe, info, torch.device("cpu"))
+    checkpoint.save(run.checkpoints, 1, {"weights": dict(run.network().state_dict())}, {})
+    assert load_network(run)
+    write_json(run.folder / "data.json", info.as_dict() | {"size": 40_000})
+    with pytest.raises(ValueError, match=r"the weights in .*checkpoints are not of the network in its recipe\.json"):
+        load_network(Run(run.folder))
+
+
+@pytest.mark.parametrize(
+    "content", ["[" * 200_000, "{}5", '[{"part": "loss", "name": 1, "plugin": [2], "sha256": ""}]', "5"]
+)
+def test_a_list_of_plugins_that_is_none(tmp_path: Path, content: str) -> None:
+    run = Run.create(tmp_path / "run", recipe(), load("digits").info, torch.device("cpu"))
+    (run.folder / "plugins.json").write_text(content)
+    with pytest.raises(ValueError, match=r"plugins\.json is damaged; restore it"):
+        _ = run.parts

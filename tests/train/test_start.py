@@ -13,14 +13,18 @@ from rheobase import recipes, train
 from rheobase.data import Dataset, load
 from rheobase.data.dataset import Split
 from rheobase.data.feed import generator
+from rheobase.deploy import fold
+from rheobase.deploy.formats import native
 from rheobase.models import resnet8
 from rheobase.nn import Conv2d, Soma, as_sequence
 from rheobase.recipes import Recipe
+from rheobase.tasks.convert import convert_run
+from rheobase.tasks.evaluate import evaluate_run
 from rheobase.train import checkpoint
 from rheobase.train.progress import Reporter
 from rheobase.train.record import checksum
 from rheobase.train.runs import Run, load_network
-from rheobase.train.start import Start, started_from
+from rheobase.train.start import Start, normalising, started_from
 from tests.train.test_loop import StopAt, assert_identical
 
 
@@ -111,10 +115,10 @@ def test_inputs_are_normalised_as_those_of_the_start(trained: Run, tmp_path: Pat
 def test_recordings_are_not_normalised_as_images(trained: Run, tmp_path: Path) -> None:
     events = load("digits-dvs", timesteps=2)
     begin = Start.of(trained)
-    assert begin.normalising(events) is events
+    assert normalising(begin, events) is events
     same = Run.create(tmp_path / "events", recipe(), events.info, torch.device("cpu"))
     checkpoint.save(same.checkpoints, 1, {"weights": {}}, {})
-    moved = Start.of(same).normalising(events).info
+    moved = normalising(Start.of(same), events).info
     assert moved == events.info
 
 
@@ -181,7 +185,7 @@ def test_layers_on_one_side_alone_are_refused(trained: Run, tmp_path: Path) -> N
 def test_what_is_no_start(trained: Run, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"nothing is not the folder of a run, a file, or a network of the package \("):
         train.fit(recipe(), start="nothing", out=tmp_path / "run")
-    (tmp_path / "net.safetensors").touch()
+    native.save(fold(load_network(trained)), tmp_path / "net.safetensors")
     with pytest.raises(ValueError, match="is a deployed network, which cannot be trained; start from its run"):
         train.fit(recipe(), start=tmp_path / "net.safetensors", out=tmp_path / "run")
     empty = shutil.copytree(trained.folder, tmp_path / "empty", ignore=shutil.ignore_patterns("checkpoints"))
@@ -284,3 +288,46 @@ def test_a_run_without_its_first_weights_does_not_begin_anew(trained: Run, tmp_p
     with pytest.raises(ValueError, match="has no checkpoint any more to go on from"):
         train.fit(out=run.folder, resume=True, device="cpu")
     assert run.metrics.read_bytes() == metrics
+
+
+@pytest.fixture(scope="module")
+def converted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file of a network that was trained with ReLUs."""
+    folder = tmp_path_factory.mktemp("runs")
+    relu = train.fit(recipe("epochs=4", "neuron=relu", "timesteps=1"), out=folder / "relu", device="cpu")
+    native.save(convert_run(relu, "calibrated", 2, images=100, spread=True), folder / "converted.safetensors")
+    return folder / "converted.safetensors"
+
+
+def test_hybrid_training_starts_where_the_conversion_ended(converted: Path, tmp_path: Path) -> None:
+    notes, settings = Notes(), ["epochs=1", "decay=1", "reset=soft", "lr=0.05"]
+    run = train.fit(recipe(*settings), start=converted, out=tmp_path / "run", device="cpu", reporter=notes)
+    assert notes.said == ["starts from converted.safetensors: 39 of 39 tensors"]
+    assert run.start is not None
+    assert (run.start["from"], run.start["sha256"]) == ("converted.safetensors", checksum([converted]))
+    before = evaluate_run(converted, device="cpu").accuracy
+    new = train.fit(recipe(*settings), out=tmp_path / "new", device="cpu")
+    assert run.rows()[0]["test_accuracy"] > max(before, new.rows()[0]["test_accuracy"])
+    assert started_from(run, str(converted))
+    assert not started_from(run, None)
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        (["reset=soft"], r"its neurons have decay=1\.0, here 0\.25; --set decay=1\.0"),
+        (["decay=1"], "its neurons have reset=soft, here hard; --set reset=soft"),
+        (["decay=1", "reset=soft", "normalisation=none"], "its neurons have normalisation=tdbn, here none; --set"),
+        (["decay=1", "reset=soft", "network=plain5"], "its layers of neurons are others; use the network and the data"),
+    ],
+)
+def test_hybrid_of_another_network(converted: Path, tmp_path: Path, settings: list[str], sentence: str) -> None:
+    with pytest.raises(ValueError, match=rf"^network '.*' cannot start from .*converted\.safetensors: {sentence}"):
+        train.fit(recipe(*settings), start=converted, out=tmp_path / "run", device="cpu")
+    assert not (tmp_path / "run").exists()
+
+
+def test_hybrid_training_of_other_classes(converted: Path, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"start": converted, "dataset": few_digits(), "device": "cpu"}
+    with pytest.raises(ValueError, match="the synapses of head_decode have other shapes; use the network and the data"):
+        train.fit(recipe("decay=1", "reset=soft"), out=tmp_path / "run", **options)

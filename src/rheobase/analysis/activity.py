@@ -1,6 +1,6 @@
 """Who fires, and how often (Fig. 6): rates per layer and timestep, silent and saturated channels, in plain words."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -37,8 +37,13 @@ class LayerActivity:
 
 
 @torch.no_grad()
-def activity(network: nn.Module, batches: Iterable[Tensor], timesteps: int) -> list[LayerActivity]:
-    """Of every soma, over batches of images [N, C, H, W] or sequences [T, N, C, H, W], in evaluation mode."""
+def activity(
+    network: nn.Module, batches: Iterable[Tensor], timesteps: int, firing: Mapping[str, nn.Module] | None = None
+) -> list[LayerActivity]:
+    """Of every soma, over batches of images [N, C, H, W] or sequences [T, N, C, H, W], in evaluation mode.
+
+    `firing` are other layers by name that yield spikes: those of a deployed network.
+    """
     sums: dict[str, Tensor] = {}  # of mean spikes [T, C] times images
     neurons: dict[str, int] = {}
 
@@ -49,7 +54,7 @@ def activity(network: nn.Module, batches: Iterable[Tensor], timesteps: int) -> l
         neurons[name] = spikes[0, 0].numel()
 
     total = 0
-    with watched(network, somas(network), count):
+    with watched(network, somas(network) if firing is None else firing, count):
         for x in batches:
             network(x, timesteps if x.ndim == 4 else None)
             total += x.shape[-4]

@@ -21,7 +21,7 @@ class Layer:
 
 
 def synapses(network: nn.Module, shape: tuple[int, ...]) -> list[Layer]:
-    """Every synapse of a network on the meta device, for one image of `shape` [C, H, W]."""
+    """Every synapse of a network without memory (meta or fake tensors), for one image of `shape` [C, H, W]."""
     found = []
 
     def hook(name: str, module: nn.Module, output: Tensor) -> None:
@@ -36,18 +36,24 @@ def synapses(network: nn.Module, shape: tuple[int, ...]) -> list[Layer]:
         if isinstance(module, nn.Conv2d | nn.Linear)
     ]
     with torch.no_grad():
-        network.eval()(torch.empty(1, *shape, device="meta"), 1)
+        network.eval()(_image(network, shape), 1)
     for handle in handles:
         handle.remove()
     return found
 
 
 def neurons(network: nn.Module, shape: tuple[int, ...]) -> dict[str, int]:
-    """How many neurons every soma of a network on the meta device has, for images of `shape` [C, H, W]."""
+    """How many neurons every soma of a network without memory has, for images of `shape` [C, H, W]."""
     found: dict[str, int] = {}
     with torch.no_grad(), watched(network, somas(network), lambda name, s: found.update({name: s[0, 0].numel()})):
-        network(torch.empty(1, *shape, device="meta"), 1)
+        network(_image(network, shape), 1)
     return found
+
+
+def _image(network: nn.Module, shape: tuple[int, ...]) -> Tensor:
+    """Of no content, where the network is."""
+    where = next((p.device for p in network.parameters()), torch.device("meta"))
+    return torch.empty(1, *shape, device=where)
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,14 @@ from rheobase.nn import Soma
 
 
 class _Variant(Soma):
+    def __init__(self, channels: int, branches: int = 1, *, normalize: bool = True, **neuron: Any) -> None:
+        if not normalize:
+            raise ValueError(
+                f"{type(self).__name__} takes the place of the normalisation in a soma; a network whose somas have "
+                "none cannot be built with it"
+            )
+        super().__init__(channels, branches, **neuron)
+
     def _as_it_is(self, xs: Sequence[Tensor], gain: float) -> Tensor:
         """Without normalisation: moments that change nothing."""
         mean = torch.zeros_like(self.running_mean)

@@ -6,10 +6,10 @@ import warnings
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from rheobase import __version__, plugins
-from rheobase.cli import analysis, compare, data, deploy, lists, train
+from rheobase.cli import analysis, compare, data, deploy, lists, plan, train
+from rheobase.cli.terminal import Terminal, one_line
 
 app = typer.Typer(
     help="Train deep spiking neural networks directly (STBP-tdBN).",
@@ -17,7 +17,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-errors = Console(highlight=False, soft_wrap=True, markup=False, stderr=True)
+errors = Terminal(stderr=True)
 
 
 def _print_version(wanted: bool) -> None:
@@ -35,7 +35,7 @@ def _options(
 ) -> None: ...
 
 
-for group in (train, compare, lists, data, deploy, analysis):
+for group in (train, compare, lists, plan, data, deploy, analysis):
     group.register(app)
 
 
@@ -50,25 +50,30 @@ def main() -> None:
         app(arguments, prog_name="rheobase")
     except Exception as error:
         place = plugins.place(error)
-        if debug or not (place or isinstance(error, ValueError | OSError | RuntimeError)):
+        if debug or not (place or isinstance(error, ValueError | OSError | RuntimeError | MemoryError)):
             raise
+        if getattr(error, "quiet", False):  # another process tells it
+            sys.exit(1)
         rank = os.environ.get("RANK", "0")
         who = f"process {rank}: " if rank != "0" else ""
         what = _sentence(error)
         if place:
             what = f"{place}: {'' if isinstance(error, ValueError) else f'{type(error).__name__}: '}{what}"
-        errors.print(f"error: {who}{what}", style="red")
+        errors.print(one_line(f"error: {who}{what}"), style="red")
         sys.exit(1)
 
 
 def _sentence(error: Exception) -> str:
-    lines = (str(error) or type(error).__name__).strip().splitlines()
+    if isinstance(error, MemoryError):
+        return "out of memory; try a smaller batch_size or fewer images at once"
     if type(error).__name__ == "OutOfMemoryError":
         return "the GPU is out of memory; try a smaller batch_size, or --set memory=packed or memory=recompute"
     if isinstance(error, OSError) and error.filename and error.strerror:
         return f"cannot use {error.filename}: {error.strerror}"
-    return lines[0]
+    text = (str(error) or type(error).__name__).strip()
+    # our own sentences are one line, whatever the names in them; other libraries go on for pages
+    return text if isinstance(error, ValueError | OSError) else text.splitlines()[0]
 
 
 def _show_warning(message: Warning | str, *details: object) -> None:
-    errors.print(f"warning: {message}", style="yellow")
+    errors.print(one_line(f"warning: {message}"), style="yellow")

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,8 +11,8 @@ from rheobase.cli.common import (
     RUN_HELP,
     DataOption,
     DeviceOption,
+    NetworkArgument,
     PluginOption,
-    RunArgument,
     console,
     file_of,
     table,
@@ -112,6 +112,10 @@ def paper(
     data: DataOption = None,
     images: Annotated[int | None, typer.Option(min=1, help="Test images for Fig. 6 and Table 6 of a run.")] = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="Epochs of every training of the ablation.")] = None,
+    methods: Annotated[
+        str | None, typer.Option(help="Of Table 1: conversions of ReLU runs to measure, with commas between them.")
+    ] = None,
+    timesteps: Annotated[int | None, typer.Option(min=1, help="Of Table 1: most steps of converted networks.")] = None,
     device: DeviceOption = "auto",
     out: Annotated[Path, typer.Option(help="Folder for data and pictures.")] = Path("runs/paper"),
     plugin: PluginOption = None,
@@ -122,7 +126,8 @@ def paper(
     from rheobase.train import choose_device
 
     torch.set_num_threads(1)  # many small operations: a second thread mostly waits
-    for result in _compute(item, list(runs or []), data, images, epochs, choose_device(device)):
+    conversions = {"ways": methods.split(",") if methods else None, "longest": timesteps, "folder": out}
+    for result in _compute(item, list(runs or []), data, images, epochs, choose_device(device), conversions):
         if result.to_come:
             console.print(f"{result.to_come} more to come")
             if result.data["rows"]:  # what is there is kept, whatever happens to the rest
@@ -141,13 +146,13 @@ def paper(
 
 
 def report(
-    run: RunArgument,
+    run: NetworkArgument,
     data: DataOption = None,
     images: ImagesOption = 360,
     out: Annotated[Path | None, typer.Option(help="File to write; otherwise report.html in the run, or here.")] = None,
     plugin: PluginOption = None,
 ) -> None:
-    """Write one HTML file that shows a run from inside; it needs no network."""
+    """Write one HTML file that shows a run, or a deployed network, from inside; it needs no network."""
     target = write_report(run, data=data, images=images, out=out)
     console.print(f"wrote {target} ({target.stat().st_size / 2**20:.2f} MB); open it in a browser")
 
@@ -155,34 +160,50 @@ def report(
 def write_report(run: Path, *, data: Path | None = None, images: int = 360, out: Path | None = None) -> Path:
     from rheobase.files import atomic_write
     from rheobase.report.page import render
-    from rheobase.tasks.inspect import inspect_run
-    from rheobase.tasks.open import open_trained
+    from rheobase.tasks.inspect import inspect_file, inspect_run
+    from rheobase.tasks.open import open_run
+    from rheobase.train.runs import Run
 
-    opened = open_trained(run)
+    opened = open_run(run)
     target = target_file(out or file_of(run, "report.html"), "html")
-    page = render(inspect_run(opened, data=data, images=images))
+    if isinstance(opened, Run):
+        found = inspect_run(opened, data=data, images=images)
+    else:
+        found = inspect_file(opened, data=data, images=images)
+    page = render(found)
     with atomic_write(target) as part:
         part.write_text(page)
     return target
 
 
 def _compute(
-    item: Item, runs: list[Path], data: Path | None, images: int | None, epochs: int | None, device: "torch.device"
+    item: Item,
+    runs: list[Path],
+    data: Path | None,
+    images: int | None,
+    epochs: int | None,
+    device: "torch.device",
+    conversions: dict[str, Any],
 ) -> "Iterable[Result]":
     """The result, after its preliminary versions where there are such."""
     from rheobase.paper import inference, theory, training
     from rheobase.paper.ablation import ablation
+    from rheobase.paper.conversion import table1
 
     of_run, trains = item in (Item.fig6, Item.table6), item in (Item.fig2, Item.ablation)
     unused = {
         "--images": images is not None and not (of_run and runs),
         "--epochs": epochs is not None and item is not Item.ablation,
-        "--data": data is not None and not trains and not (of_run and runs),
+        "--data": data is not None and not trains and not ((of_run or item is Item.table1) and runs),
+        "--methods": conversions["ways"] is not None and item is not Item.table1,
+        "--timesteps": conversions["longest"] is not None and item is not Item.table1,
     }
-    what = f"{item} without a run" if of_run and not runs else item
+    what = f"{item} without a run" if (of_run or item is Item.table1) and not runs else item
     for option in (name for name, given in unused.items() if given):
         raise ValueError(f"{what} has no use for {option}; leave it out")
-    if item in (Item.table1, Item.table2, Item.table3):
+    if item is Item.table1:
+        return table1(runs, data=data, device=device, **conversions)
+    if item in (Item.table2, Item.table3):
         return [training.table(item.value, runs)]
     if of_run:
         if len(runs) > 1:

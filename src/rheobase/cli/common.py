@@ -7,17 +7,19 @@ from typing import Annotated, Any
 
 import typer
 from rich.box import SIMPLE
-from rich.console import Console
 from rich.table import Table
 
-console = Console(highlight=False, soft_wrap=True, markup=False)
+from rheobase.cli.terminal import Terminal
+
+console = Terminal()
 
 DataOption = Annotated[Path | None, typer.Option(help="Folder with the data set, or with images of your own.")]
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 RUN_HELP = "Folder of a run, or the name of a trained network that comes with the package."
 RunArgument = Annotated[Path, typer.Argument(help=RUN_HELP)]
 NetworkArgument = Annotated[
-    Path, typer.Argument(help="Folder of a run, a file that fold or export wrote, or a network of the package by name.")
+    Path,
+    typer.Argument(help="Folder of a run, a file of fold, convert or export, or the name of a network of the package."),
 ]
 RECIPE_HELP = "Name of a recipe; `rheobase recipes` lists them."
 SettingsOption = Annotated[

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rheobase.cli.common import PluginOption, command_line, console, print_next, table, target_file
+from rheobase.cli.terminal import one_line
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -48,8 +49,8 @@ def data(
     rows = table("class", "training", "test")
     for column in rows.columns[1:]:
         column.justify = "right"
-    for row in zip(info.classes, train, test, strict=True):
-        rows.add_row(*map(str, row))
+    for name, *counts in zip(map(one_line, info.classes), train, test, strict=True):
+        rows.add_row(name, *map(str, counts))
     rows.add_row("all", str(sum(train)), str(sum(test)))
     console.print(rows, soft_wrap=False)
     shape = " x ".join(map(str, found.train.shape))
@@ -63,7 +64,7 @@ def data(
         console.print(f"images of {shape} (channels, height, width)")
     for index in _one_per_class(found.train.labels)[:samples]:
         image = found.train.read(index[None])[0].float()
-        console.print(f"\n{info.classes[int(found.train.labels[index])]}")
+        console.print(f"\n{one_line(info.classes[int(found.train.labels[index])])}")
         console.print(shaded(image.flatten(0, -3).mean(0)))
     trained_by = [found for found in map(get, RECIPES) if found.data == name]
     if trained_by:
@@ -95,7 +96,7 @@ def recording(
         except ValueError as error:
             if len(files) == 1:
                 raise
-            console.print(f"left out: {error}")
+            console.print(one_line(f"left out: {error}"))
             continue
         found.append((file.name, seen))
         _print_recording(file, seen, gap)
@@ -113,7 +114,8 @@ def _print_recording(file: Path, seen: "Summary", gap: float) -> None:
 
     from rheobase.report.shades import bars, shaded
 
-    console.print(f"{file}: {seen.events} events in {seen.seconds:.3f} s, sensor of {seen.width} x {seen.height}")
+    sensor = f"sensor of {seen.width} x {seen.height}"
+    console.print(f"{one_line(str(file))}: {seen.events} events in {seen.seconds:.3f} s, {sensor}")
     if seen.events < 2:
         console.print("  too few to say more\n")
         return

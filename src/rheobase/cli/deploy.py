@@ -1,4 +1,4 @@
-"""The commands of deployment: fold, export, verify, predict. `register` adds them to the command line."""
+"""The commands of deployment: fold, convert, export, verify, predict. `register` adds them to the command line."""
 
 from enum import StrEnum
 from inspect import signature
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rheobase.cli.common import (
+    RUN_HELP,
     DataOption,
     DeviceOption,
     JsonOption,
@@ -22,6 +23,7 @@ from rheobase.cli.common import (
     table,
     target_file,
 )
+from rheobase.cli.terminal import one_line
 from rheobase.deploy import formats
 from rheobase.extras import installed
 
@@ -43,8 +45,21 @@ class Form(StrEnum):
     portable = "portable"
 
 
+class Method(StrEnum):
+    data_norm = "data-norm"
+    spike_norm = "spike-norm"
+    rmp = "rmp"
+    calibrated = "calibrated"
+    qcfs = "qcfs"
+
+
+class Reset(StrEnum):
+    hard = "hard"
+    soft = "soft"
+
+
 def register(app: typer.Typer) -> None:
-    for command in (fold, export, verify, predict):
+    for command in (fold, convert, export, verify, predict):
         app.command()(command)
 
 
@@ -64,6 +79,51 @@ def fold(run: RunArgument, data: DataOption = None, out: OutOption = None, plugi
     print_next(
         (command_line("verify", target, run, data=data), "compare it with the run, on all test images"),
         (command_line("export", run, "--to", "nir"), "the network for neuromorphic hardware"),
+    )
+
+
+def convert(
+    run: RunArgument,
+    method: Annotated[Method, typer.Option(help="How thresholds are chosen; docs/convert.md explains each.")],
+    timesteps: Annotated[int, typer.Option(min=1, help="Steps that the spiking network will take.")],
+    images: Annotated[int, typer.Option(min=1, help="Training images to choose thresholds by.")] = 256,
+    percentile: Annotated[
+        float | None, typer.Option(help="Of activations (data-norm) or currents (spike-norm, rmp), as threshold.")
+    ] = None,
+    reset: Annotated[Reset | None, typer.Option(help="Of data-norm: to 0, as NIR has it, or by the threshold.")] = None,
+    spread: Annotated[
+        bool, typer.Option("--spread", help="Of calibrated: neurons that start at 0, for hybrid training.")
+    ] = False,
+    seed: Annotated[int, typer.Option(help="Decides which training images.")] = 0,
+    data: DataOption = None,
+    device: DeviceOption = "auto",
+    out: OutOption = None,
+    plugin: PluginOption = None,
+) -> None:
+    """Make a spiking network of a trained ReLU network: integrate-and-fire neurons, in one file."""
+    from rheobase.deploy.formats import native
+    from rheobase.deploy.network import LIF
+    from rheobase.tasks.convert import convert_run
+    from rheobase.tasks.open import open_trained
+    from rheobase.train import choose_device
+
+    target = target_file(out or file_of(run, f"{method}-t{timesteps}.safetensors"), "safetensors")
+    given = {"percentile": percentile, "reset": None if reset is None else reset.value, "spread": spread or None}
+    options = {name: value for name, value in given.items() if value is not None}
+    where = choose_device(device)
+    network = convert_run(
+        open_trained(run), method, timesteps, data=data, images=images, seed=seed, device=where, **options
+    )
+    native.save(network, target)
+    rows = table("layer", "threshold", "initial potential")
+    for name, node in network.nodes.items():
+        if isinstance(node, LIF):
+            rows.add_row(name, f"{node.v_th[0]:.3f}", f"{node.initial:.3f}")
+    console.print(rows, soft_wrap=False)
+    console.print(f"wrote {target}: integrate-and-fire neurons, {network.info['recipe']['reset']} reset")
+    print_next(
+        (command_line("eval", target, "--sweep", data=data), "its accuracy at 1, 2, 4, ... steps"),
+        (command_line("eval", run, data=data), "that of the ReLU network"),
     )
 
 
@@ -94,15 +154,15 @@ def export(
     options = {} if form is Form.canonical else {"form": form}
     write(found, target, module, source, int8=int8, data=data, **options)
     console.print(f"wrote {target} ({target.stat().st_size / 2**20:.1f} MB)")
-    if isinstance(source, Run):
-        print_next((command_line("verify", target, network, data=data), "compare it with the run, on all test images"))
+    if isinstance(source, Run) or "converted" in found.info:
+        print_next((command_line("verify", target, network, data=data), "compare both on all test images"))
     else:
         print_next((command_line("predict", target, "IMAGE"), "classify an image"))
 
 
 def verify(
     file: Annotated[Path, typer.Argument(help="A file that fold or export wrote.")],
-    run: RunArgument,
+    run: Annotated[Path, typer.Argument(help=f"{RUN_HELP} Or a file that convert wrote.")],
     data: DataOption = None,
     images: Annotated[int, typer.Option(min=1, help="Test images to compare spike by spike.")] = 32,
     simulate: Annotated[int, typer.Option(min=0, help="Of these, how many the event-driven simulator runs too.")] = 1,
@@ -110,11 +170,11 @@ def verify(
     plugin: PluginOption = None,
 ) -> None:
     """Run a file against the network it came from: spikes, accuracy, and a verdict."""
-    from rheobase.tasks.open import open_trained
+    from rheobase.tasks.open import open_run
     from rheobase.tasks.verify import verify as compare
     from rheobase.train import choose_device
 
-    opened = open_trained(run)
+    opened = open_run(run)
     found = compare(file, opened, data=data, images=images, simulated=simulate, device=choose_device(device))
     _print_agreement({"float64": found.agreement})
     if found.simulation is not None:
@@ -141,37 +201,33 @@ def predict(
     network: NetworkArgument,
     images: Annotated[list[Path], typer.Argument(help="Images, recordings or .npy arrays, or folders of them.")],
     top: Annotated[int, typer.Option(min=1, help="Classes to show.")] = 3,
+    device: DeviceOption = "auto",
     json: JsonOption = False,
     plugin: PluginOption = None,
 ) -> None:
     """Classify images or recordings: the most likely classes and their probabilities."""
-    import torch
-
     from rheobase.data.pictures import find, read
-    from rheobase.functional import readout
-    from rheobase.tasks.open import input_dtype, open_as_it_is
+    from rheobase.tasks.predict import Classifier
 
-    found, stated = open_as_it_is(network)
-    classes, paths = stated.data.classes, find(images, stated.data)
+    classify = Classifier(network, device)
+    classes, paths = classify.about.data.classes, find(images, classify.about.data)
     seen: list[dict[str, object]] = []
     left_out: list[dict[str, str]] = []
     for path in paths:
         try:
-            x = read(path, stated.data).to(input_dtype(found))
+            x = read(path, classify.about.data)
         except ValueError as error:
             if len(paths) == 1:
                 raise
             left_out.append({"file": str(path), "reason": str(error)})
             if not json:
-                console.print(f"left out: {error}")
+                console.print(one_line(f"left out: {error}"))
             continue
-        with torch.no_grad():
-            share = readout(found(x, stated.recipe.timesteps if x.ndim == 4 else None)).softmax(1)[0]
-        best = share.topk(min(top, len(classes)))
+        best = classify(x).topk(min(top, len(classes)))
         pairs = [(classes[k], p) for k, p in zip(best.indices.tolist(), best.values.tolist(), strict=True)]
         seen.append({"file": str(path), "classes": [{"class": name, "probability": p} for name, p in pairs]})
         if not json:
-            console.print(f"{path}: {', '.join(f'{name} {100 * p:.1f} %' for name, p in pairs)}")
+            console.print(one_line(f"{path}: {', '.join(f'{name} {100 * p:.1f} %' for name, p in pairs)}"))
     if json:
         print_json({"network": str(network), "images": seen, "left_out": left_out})
     if left_out:

@@ -1,35 +1,17 @@
-"""The commands that list what there is, and what it would take: recipes, models, plan. `register` adds them."""
+"""The commands that list what there is: recipes, models. `register` adds them."""
 
 from dataclasses import asdict
 from inspect import cleandoc
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from rheobase.cli.common import (
-    RECIPE_HELP,
-    DataOption,
-    DeviceOption,
-    JsonOption,
-    PluginOption,
-    SettingsOption,
-    console,
-    print_json,
-    print_wrapped,
-    table,
-)
-
-if TYPE_CHECKING:
-    import torch
-
-    from rheobase.data import DataInfo
-    from rheobase.recipes import Recipe
-    from rheobase.train.plan import Times
+from rheobase.cli.common import JsonOption, PluginOption, console, print_json, print_wrapped, table
 
 
 def register(app: typer.Typer) -> None:
-    for command in (recipes, models, plan):
+    for command in (recipes, models):
         app.command()(command)
 
 
@@ -107,83 +89,3 @@ def models(json: JsonOption = False, plugin: PluginOption = None) -> None:
     console.print("\ntrained, with the package:")
     for name, r in recipes.items():
         print_wrapped(f"{name}: {r.network} on {r.data}, T = {r.timesteps}", "  ")
-
-
-def plan(
-    recipe: Annotated[str, typer.Argument(help=RECIPE_HELP)],
-    settings: SettingsOption = None,
-    data: DataOption = None,
-    memory: Annotated[float, typer.Option(min=1, help="Memory of the GPU in GiB.")] = 80.0,
-    processes: Annotated[int, typer.Option(min=1, help="GPUs that share a batch.")] = 1,
-    device: DeviceOption = "auto",
-    json: JsonOption = False,
-    plugin: PluginOption = None,
-) -> None:
-    """Predict the memory of training, the largest batch that a GPU can take, and the time on this machine."""
-    from rheobase import plugins, recipes
-    from rheobase.data.expectation import EXPECTED
-    from rheobase.train import choose_device, plan
-    from rheobase.train.record import device_name
-    from rheobase.train.runs import load_data
-
-    chosen = recipes.get(recipe).changed(settings or [])
-    batch = -(-chosen.batch_size // processes)
-    free = int((memory - plan.RESERVED_GIB) * 2**30)
-    unknown = plugins.dataset.get(chosen.data) not in EXPECTED  # what it looks like, before it is loaded
-    info = load_data(chosen, data).info if data or unknown else None
-    modes = [
-        {
-            "memory": variant.memory,
-            "peak_bytes": plan.peak_bytes(variant, batch, info),
-            "largest_batch": plan.largest_batch(variant, free, info),
-        }
-        for variant in plan.modes(chosen)
-    ]
-    where = choose_device(device)
-    times = _times(chosen, info, where)
-    if json:
-        print_json(
-            {
-                "recipe": asdict(chosen),
-                "processes": processes,
-                "batch_per_process": batch,
-                "gpu_bytes": int(memory * 2**30),
-                "reserved_bytes": int(plan.RESERVED_GIB * 2**30),
-                "modes": modes,
-                "device": device_name(where),
-                "seconds": None if times is None else asdict(times),
-            }
-        )
-        return
-    rows = table("memory mode", f"peak with {batch} images", last=f"largest batch in {memory:g} GiB")
-    for mode in modes:
-        rows.add_row(str(mode["memory"]), f"{int(mode['peak_bytes']) / 2**30:.2f} GiB", str(mode["largest_batch"]))
-    console.print(f"{chosen.network}, {chosen.timesteps} timesteps, {chosen.precision}, per GPU")
-    console.print(rows, soft_wrap=False)
-    console.print(f"{plan.RESERVED_GIB:g} GiB of the memory is set aside for CUDA itself.")
-    console.print(f"{device_name(where)}{_timed(chosen, times)}")
-
-
-def _times(recipe: "Recipe", info: "DataInfo | None", device: "torch.device") -> "Times | None":
-    """What training takes on this machine; None if its memory is too small."""
-    from torch import OutOfMemoryError
-
-    from rheobase.train.plan import times
-
-    try:
-        return times(recipe, info, device)
-    except OutOfMemoryError:
-        return None
-
-
-def _timed(recipe: "Recipe", found: "Times | None") -> str:
-    from rheobase.train.plan import duration
-
-    if found is None:
-        return f": a step of {recipe.batch_size} images does not fit its memory"
-    parts = [f"{duration(found.step)} per step of {recipe.batch_size} images"]
-    if found.epoch is not None and found.recipe is not None:
-        parts += [f"{duration(found.epoch)} per epoch", f"{duration(found.recipe)} for the {recipe.epochs} epochs"]
-    else:
-        parts += ["--data tells how many steps an epoch has"]
-    return f", timed: about {', '.join(parts)}"

@@ -2,8 +2,9 @@
 
 import gc
 import os
-from collections.abc import Sequence
-from contextlib import nullcontext
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
@@ -32,6 +33,7 @@ from rheobase.extras import installed
 
 if TYPE_CHECKING:
     from rheobase.recipes import Recipe
+    from rheobase.train.distributed import Team
     from rheobase.train.runs import Run
 
 OutOption = Annotated[Path | None, typer.Option(help="Folder for the run; otherwise the first free runs/NAME-NUMBER.")]
@@ -81,7 +83,10 @@ def train(
     data: DataOption = None,
     out: OutOption = None,
     start: Annotated[
-        str | None, typer.Option("--from", metavar="RUN|NAME", help=f"Begin with trained weights. {RUN_HELP}")
+        str | None,
+        typer.Option(
+            "--from", metavar="RUN|NAME|FILE", help=f"Begin with trained weights. {RUN_HELP} Or a converted network."
+        ),
     ] = None,
     freeze: Annotated[Frozen | None, typer.Option(help="Train the head alone, of a network given by --from.")] = None,
     keep_best: Annotated[bool, typer.Option("--keep-best", help="Keep the best epoch too, as RUN/best.")] = False,
@@ -94,7 +99,12 @@ def train(
     seed: Annotated[int | None, typer.Option(help="Seed of all random numbers.")] = None,
     download: Annotated[bool, typer.Option("--download", help="Get the data set if it is not there.")] = False,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write scalars for TensorBoard.")] = False,
-    save_every: Annotated[float | None, typer.Option(min=0, help="Seconds between two checkpoints.")] = None,
+    save_every: Annotated[
+        float | None, typer.Option(min=0, help="Seconds between two checkpoints; 0: one after every epoch.")
+    ] = None,
+    patience: Annotated[
+        float | None, typer.Option(min=1, help="Seconds to wait for a process that does not answer, under torchrun.")
+    ] = None,
     parts: Annotated[bool, typer.Option("--parts", help="Cut files of checkpoints into parts of 15 MiB.")] = False,
     plugin: PluginOption = None,
 ) -> None:
@@ -109,6 +119,8 @@ def train(
     options["part_bytes"] = 15 * 2**20 if parts else None
     if save_every is not None:
         options["save_every"] = save_every
+    if patience is not None:
+        options["patience"] = patience
     if resume is not None:
         if recipe or changes or out or go_on or seeds or start or keep_best:
             others = "RECIPE, --set, --seed, --seeds, --out, --continue, --from, --freeze and --keep-best"
@@ -136,7 +148,7 @@ def train(
         print_next((command_line("train", recipe, "--from", out, *kept, data=data), "fine-tune it"))
         return
     hints = [(command_line("eval", run.folder, data=data), "measure the network again")]
-    if run.recipe.neuron == "lif":  # of which NIR knows the hard reset
+    if run.recipe.neuron == "lif" and run.recipe.normalisation == "tdbn":  # of which NIR knows the hard reset
         to, what = ("nir", "neuromorphic hardware") if run.recipe.reset == "hard" else ("onnx", "other software")
         hints.append((command_line("export", run.folder, "--to", to), f"the network for {what}"))
     print_next(*hints)
@@ -155,16 +167,17 @@ def _start_or_go_on(
     """The run of `recipe` in `out`, trained to its end; None, and a sentence, if it was at its end already."""
     from rheobase.train.standing import Standing, standing
 
-    found = standing(out, recipe, start) if go_on and out is not None else Standing.NEW
-    if found is Standing.FINISHED:
-        if _leads():
-            console.print(f"{out} is finished: {recipe.epochs} epochs of {recipe.name}, seed {recipe.seed}")
-        return None
-    if found is Standing.UNFINISHED:
-        if keep_best and out is not None and not (out / "best").is_dir():
-            raise ValueError(f"{out} holds a run that began without --keep-best; leave it out to go on with it")
-        return _fit(recipe, out=out, resume=True, **options)
-    return _fit(recipe, out=out, start=start, keep_best=keep_best, **options)
+    with _team(options) as team:
+        found = standing(out, recipe, start, team) if go_on and out is not None else Standing.NEW
+        if found is Standing.FINISHED:
+            if _leads():
+                console.print(f"{out} is finished: {recipe.epochs} epochs of {recipe.name}, seed {recipe.seed}")
+            return None
+        if found is Standing.UNFINISHED:
+            if keep_best and out is not None and not (out / "best").is_dir():
+                raise ValueError(f"{out} holds a run that began without --keep-best; leave it out to go on with it")
+            return _fit(recipe, out=out, resume=True, **options)
+        return _fit(recipe, out=out, start=start, keep_best=keep_best, **options)
 
 
 def _fit_several(
@@ -173,17 +186,15 @@ def _fit_several(
     """Train the same recipe from several seeds, in a folder each; what is there already is left as it is."""
     from rheobase.report.comparison import percent
     from rheobase.tasks.compare import Spread
-    from rheobase.train import choose_device, distributed
     from rheobase.train.progress import process_seconds
     from rheobase.train.runs import Run
     from rheobase.train.standing import folder_of_several, standing
 
     # one group of processes for all runs
-    together = distributed.team(choose_device(options["device"])) if _world() > 1 else nullcontext()
-    with folder_of_several(out, chosen[0].name, go_on=go_on, alone=_world() == 1) as whole, together:
+    with folder_of_several(out, chosen[0].name, go_on=go_on, alone=_world() == 1) as whole, _team(options) as team:
         folders = [whole / f"seed-{recipe.seed}" for recipe in chosen]
         for folder, recipe in zip(folders, chosen, strict=True):
-            standing(folder, recipe, start)  # a run that could not go on is found before the first one starts
+            standing(folder, recipe, start, team)  # one that could not go on is found before the first one starts
         for i, (folder, recipe) in enumerate(zip(folders, chosen, strict=True)):
             if _leads():
                 console.print(f"seed {recipe.seed}, {i + 1} of {len(chosen)}")
@@ -192,7 +203,7 @@ def _fit_several(
             began = process_seconds() if i else 0.0
             run = _start_or_go_on(recipe, folder, go_on=True, start=start, again=words, began=began, **options)
             if run is not None and run.interrupted and recipe is not chosen[-1]:
-                _tell_how_to_go_on(f"stopped after seed {recipe.seed}", words, options["data"])
+                _tell_how_to_go_on(f"stopped after seed {recipe.seed}", words, options["data"], run.interrupted)
     if not _leads():
         return
     rows = [Run(folder).rows() for folder in folders]
@@ -209,6 +220,7 @@ def evaluate(
     network: NetworkArgument,
     data: DataOption = None,
     timesteps: Annotated[int | None, typer.Option(help="Other than the network was trained with.")] = None,
+    sweep: Annotated[bool, typer.Option("--sweep", help="At 1, 2, 4, ... timesteps, in one pass.")] = False,
     device: DeviceOption = "auto",
     json: JsonOption = False,
     plugin: PluginOption = None,
@@ -216,6 +228,9 @@ def evaluate(
     """Measure a trained network on its test images."""
     from rheobase.tasks.evaluate import evaluate_run
 
+    if sweep:
+        _sweep(network, data=data, timesteps=timesteps, device=device, json=json)
+        return
     found = evaluate_run(network, data=data, timesteps=timesteps, device=device)
     if json:
         print_json({"network": str(network), **asdict(found)})
@@ -230,9 +245,33 @@ def evaluate(
         console.print(SIMULATED_NOTE)
 
 
+def _sweep(network: Path, *, json: bool, **options: Any) -> None:
+    from rheobase.tasks.sweep import sweep_network
+
+    found = sweep_network(network, **options)
+    if json:
+        print_json({"network": str(network), "rows": [asdict(row) for row in found]})
+        return
+    rows = table("timesteps", "test accuracy", "spikes per neuron and step", "energy per image, 45 nm")
+    for row in found:
+        cells = (f"{100 * row.accuracy:.2f} %", f"{row.firing_rate:.3f}", f"{1e3 * row.joule:.3g} mJ")
+        rows.add_row(str(row.timesteps), *cells)
+    console.print(rows, soft_wrap=False)
+
+
 def _world() -> int:
     """How many processes torchrun started."""
     return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+@contextmanager
+def _team(options: dict[str, Any]) -> "Iterator[Team]":
+    """The processes of this command."""
+    from rheobase.train import choose_device, distributed
+
+    patience = options.get("patience", distributed.PATIENCE)
+    with distributed.team(choose_device(options["device"]), patience) as (team, _):
+        yield team
 
 
 def _leads() -> bool:
@@ -255,6 +294,7 @@ def _fit(
     from rheobase.train.advice import on_cpu
     from rheobase.train.heap import keep_freed_memory
     from rheobase.train.progress import reporter_for
+    from rheobase.train.stopping import exit_code
 
     cpu = train.choose_device(device).type == "cpu"
     if cpu:
@@ -267,15 +307,28 @@ def _fit(
     try:
         run = train.fit(recipe, device=device, data=data, reporter=reporter, began=began, **options)
     except train.Interrupted as stop:
-        _tell_how_to_go_on(str(stop), again or ("train", "--resume", stop.folder), data)
+        _tell_how_to_go_on(str(stop), again or ("train", "--resume", stop.folder), data, stop.number)
+    except KeyboardInterrupt as stop:
+        if _leads():
+            typer.echo("stopped at once: nothing was saved, and what was saved before is intact", err=True)
+        raise typer.Exit(exit_code(stop.args[0] if stop.args else signal.SIGINT, saved=False)) from None
     if _leads():
         _show(run)
     return run
 
 
-def _tell_how_to_go_on(what: str, words: Sequence[object], data: Path | None) -> NoReturn:
-    typer.echo(f"{what}; continue with: {command_line(*words, data=data)}", err=True)
-    raise typer.Exit(130) from None
+def _tell_how_to_go_on(what: str, words: Sequence[object], data: Path | None, number: int) -> NoReturn:
+    """End with the exit code of a run that the signal `number` stopped, and that was saved."""
+    from rheobase.train.stopping import SIGNALS, exit_code
+
+    for other in SIGNALS if _world() > 1 else []:
+        signal.signal(other, signal.SIG_IGN)  # torchrun ends the others when the first one has ended; all is saved
+    if _leads():
+        local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        launcher = f"torchrun --nproc-per-node {local} -m " if _world() > 1 else ""
+        line = "the same command, and --continue" if _world() > local else launcher + command_line(*words, data=data)
+        typer.echo(f"{what}; continue with: {line}", err=True)
+    raise typer.Exit(exit_code(number, saved=True)) from None
 
 
 def _show(run: "Run") -> None:

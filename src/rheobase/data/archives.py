@@ -7,6 +7,8 @@ from io import BytesIO, RawIOBase
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
+from rheobase.files import first_line, open_plain
+
 
 class Member(NamedTuple):
     """A file inside an archive: `size` bytes from byte `offset` on."""
@@ -33,7 +35,7 @@ def size_of(place: Place) -> int:
 
 def read(place: Place, start: int = 0, length: int = -1) -> bytes:
     """Up to `length` bytes from byte `start` on, or all of them."""
-    with open(place.archive if isinstance(place, Member) else place, "rb") as file:
+    with open_plain(place.archive if isinstance(place, Member) else place) as file:
         first, size = (place.offset, place.size) if isinstance(place, Member) else (0, os.fstat(file.fileno()).st_size)
         file.seek(first + start)
         rest = max(0, size - start)
@@ -42,17 +44,25 @@ def read(place: Place, start: int = 0, length: int = -1) -> bytes:
 
 def members(archive: Path, inside: Member | None = None) -> Iterator[Member]:
     """The files in a tar archive, or in the one that lies `inside` it, in their order."""
-    with open(archive, "rb") as file:
+    with open_plain(archive) as file:
         source: BinaryIO = file if inside is None else _Part(file, inside)  # type: ignore[assignment]
         begin = 0 if inside is None else inside.offset
+        stop = os.fstat(file.fileno()).st_size if inside is None else begin + inside.size
         try:
             with tarfile.open(fileobj=source, mode="r:") as tar:
+                at = -1
                 while (entry := tar.next()) is not None:
+                    if tar.offset <= at:  # a size below 0, at which it would go round for ever
+                        raise tarfile.ReadError("it leads back into itself")
+                    at = tar.offset
+                    if begin + entry.offset_data + max(0, entry.size) > stop:
+                        raise tarfile.ReadError(f"{entry.name[:60]!r} is cut short")
                     tar.members = []  # type: ignore[attr-defined]  # it would keep a million of them
                     if entry.isreg() and not entry.issparse():
                         yield Member(archive, entry.name, begin + entry.offset_data, entry.size)
-        except tarfile.TarError as error:
-            raise ValueError(f"{inside or archive}: not a whole tar archive ({error}); get it again") from None
+        except (tarfile.TarError, ValueError, OverflowError, RecursionError, AttributeError) as error:
+            what = f"not a whole tar archive ({first_line(error)})"
+            raise ValueError(f"{inside or archive}: {what}; get it again") from None
 
 
 class _Part(RawIOBase):

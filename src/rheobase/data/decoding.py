@@ -13,8 +13,13 @@ from math import ceil
 from types import ModuleType
 from typing import NamedTuple
 
+from rheobase import limits
 from rheobase.extras import need
+from rheobase.files import open_plain
 
+# Of Pillow's many formats these alone are tried, whatever a file is called: PostScript would run another program.
+FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
+PIXEL = 8  # bytes of memory: as it is decoded, and converted
 MESSAGE = 2**16  # bytes, more than the few longest paths of a message can take
 
 Box = tuple[float, float, float, float]  # left, top, right, bottom
@@ -34,7 +39,7 @@ class Request(NamedTuple):
 
     def content(self) -> bytes:
         """The encoded image."""
-        with open(self.path, "rb") as file:
+        with open_plain(self.path) as file:
             if self.span is None:
                 return file.read()
             offset, size = self.span
@@ -52,8 +57,9 @@ def decode(request: Request) -> bytes:
     def box(width: int, height: int) -> Box:
         return centre(width, height, margin) if part is None else random_part(width, height, *part)
 
-    images = pillow()
-    with images.open(request.path if request.span is None else BytesIO(request.content())) as image:
+    images, content = pillow(), request.content()
+    with images.open(BytesIO(content), formats=FORMATS) as image:
+        limits.check(PIXEL * image.width * image.height, len(content), f"its {image.width} x {image.height} pixels")
         left, top, right, bottom = box(*image.size)
         scale = size / min(right - left, bottom - top)
         # of a large JPEG fewer pixels are decoded, where enough are left of the part

@@ -68,17 +68,31 @@ class Feed:
             torch.tensor(v, dtype=dtype, device=device).view(-1, 1, 1) for v in (info.mean, info.std)
         )
         self.normalises = any(info.mean) or {*info.std} != {1.0}
-        full, rest = divmod(len(dataset.train), recipe.batch_size)
+        self.full, self.rest = divmod(len(dataset.train), recipe.batch_size)
         # A last, smaller batch is used where every process gets at least two images of it: statistics need them.
-        self.steps = full + (rest >= 2 * world or full == 0)
+        self.steps = self.full + (self.rest >= 2 * world or self.full == 0)
         values = math.prod(dataset.train.shape) * recipe.batch_size // world
         at_hand = isinstance(self.train, Split)
         self.piece = max(1, PIECE // values) if at_hand else 1  # in steps
         self.prefetch = 0 if at_hand else PREFETCH
         self.pinned = device.type == "cuda"
 
+    def keep_steps(self, steps: int, owner: object) -> None:
+        """Take as many per epoch as `owner`, a run of perhaps another number of processes, took so far."""
+        if steps == self.full + 1 and steps != self.steps and 0 < self.rest < self.world:
+            raise ValueError(
+                f"{owner} ends its epochs with a batch of {self.rest}, too few for {self.world} processes; "
+                f"resume it with at most {self.rest}"
+            )
+        if steps not in (self.steps, self.full, self.full + (self.rest > 0)):
+            raise ValueError(
+                f"{owner} took {steps} steps per epoch, here it would take {self.steps}; "
+                "resume it with the data that it began with"
+            )
+        self.steps = steps
+
     def training(self, epoch: int, first: int = 0) -> Iterator[tuple[Tensor, Tensor, float]]:
-        """Images, labels and this process's weight in the mean loss (1 on average), from step `first` of the epoch."""
+        """Images, labels and their share of the batch of all processes, from step `first` of the epoch."""
         for step, batches, index, u, images in prefetch(self._pieces(epoch, first), self.prefetch):
             x = images().to(self.device, non_blocking=True)
             x = self._augmented(x, u.to(self.device), self.recipe.timesteps_at(epoch))
@@ -86,7 +100,7 @@ class Feed:
             counts = [own.stop - own.start for own in (self._share(*batch) for batch in batches)]
             parts = zip(batches, x.split(counts, x.ndim - 4), y.split(counts), strict=True)
             for (start, stop), images_of_step, labels in list(parts)[max(0, first - step) :]:
-                yield images_of_step, labels, len(labels) * self.world / (stop - start)
+                yield images_of_step, labels, len(labels) / (stop - start)
 
     def testing(self) -> Iterator[tuple[Tensor, Tensor]]:
         """This process's share of the test images, and their labels."""

@@ -1,5 +1,6 @@
 """The original archives of ImageNet (ILSVRC 2012), as they are: images are read by their place in them."""
 
+import gzip
 import hashlib
 import tarfile
 from io import BytesIO
@@ -7,10 +8,12 @@ from pathlib import Path
 
 import torch
 
+from rheobase import limits
 from rheobase.data.archives import Member, members
 from rheobase.data.cache import folder as cache_folder
 from rheobase.data.shards import Listing, Listings, read_index, write_index
 from rheobase.extras import need
+from rheobase.files import first_line, open_plain
 
 TRAIN, TEST, KIT = "ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar", "ILSVRC2012_devkit_t12.tar.gz"
 TRUTH = "ILSVRC2012_devkit_t12/data/ILSVRC2012_validation_ground_truth.txt"
@@ -62,12 +65,23 @@ def _truth(kit: Path) -> list[str]:
     """The class of every validation image, in the order of their names."""
     scipy = need("scipy.io", "reading the classes of ImageNet's validation images")
     try:
-        with tarfile.open(kit) as tar:
+        content = _unpacked(kit)
+        with tarfile.open(fileobj=BytesIO(content), mode="r:") as tar:
             numbers, meta = (tar.extractfile(name) for name in (TRUTH, META))
             assert numbers is not None
             assert meta is not None
             rows = scipy.loadmat(BytesIO(meta.read()), squeeze_me=True)["synsets"]
             names = {int(row["ILSVRC2012_ID"]): str(row["WNID"]) for row in rows}
             return [names[int(line)] for line in numbers.read().split()]
-    except (tarfile.TarError, KeyError, ValueError, OSError, AssertionError) as error:
-        raise ValueError(f"{kit}: not the development kit of ILSVRC 2012 ({error}); get it again") from None
+    except Exception as error:  # damage makes the parsers fail in many ways
+        raise ValueError(f"{kit}: not the development kit of ILSVRC 2012 ({first_line(error)}); get it again") from None
+
+
+def _unpacked(path: Path) -> bytes:
+    """The content of a gzip file, if it is no larger than it may be."""
+    size = path.stat().st_size
+    most = limits.allowed(size) // 4  # matrices and lists are made of it
+    with open_plain(path) as file, gzip.open(file) as packed:
+        content = packed.read(most + 1)
+    limits.check(4 * len(content), size, "its content")
+    return content

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from typing import Any
 
+LARGEST = 2**31  # values of an image
+
 
 @dataclass(frozen=True, kw_only=True)
 class DataInfo:
@@ -41,6 +43,8 @@ class DataInfo:
         counts = (self.channels, self.size, self.timesteps, self.images, self.test_images, self.held_out, self.holdout)
         if not all(type(n) is int and 0 <= n < 2**40 for n in counts) or min(self.channels, self.size) < 1:
             raise ValueError("sizes must be whole numbers")
+        if self.channels * self.size**2 > LARGEST:
+            raise ValueError(f"images of {self.channels} x {self.size} x {self.size} are too large")
         if not self.classes or {len(self.mean), len(self.std)} != {self.channels}:
             raise ValueError("it needs classes, and one mean and deviation per channel")
         numbers = all(type(value) in (int, float) and abs(value) < 1e12 for value in (*self.mean, *self.std))

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rheobase.data.arrays import read_npy
 from rheobase.data.events import SUFFIXES as RECORDINGS
 from rheobase.data.eventset import seen
 from rheobase.data.files import SUFFIXES, Files
@@ -49,11 +50,11 @@ def read(path: Path, info: DataInfo) -> Tensor:
 
 
 def _array(path: Path) -> Tensor:
-    try:
-        values = np.load(path, mmap_mode="r", allow_pickle=False)
-        return torch.from_numpy(values.astype(np.float32))
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{path}: not a NumPy array: {error}") from error
+    with np.errstate(over="ignore"):  # what is too large becomes infinite, and is told below
+        values = read_npy(path).astype(np.float32)
+    if not np.isfinite(values).all():
+        raise ValueError(f"{path}: a value at {np.argwhere(~np.isfinite(values))[0].tolist()} is not a finite number")
+    return torch.from_numpy(values)
 
 
 def _picture(path: Path, info: DataInfo) -> Tensor:

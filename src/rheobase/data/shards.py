@@ -26,6 +26,10 @@ INDEX = "index.safetensors"
 SHARD = 2**28  # bytes after which a new one begins
 VERSION = 1
 SPLITS = ("train", "val")
+DAMAGE = (
+    SafetensorError, JSONDecodeError, KeyError, TypeError, IndexError, RuntimeError, UnicodeDecodeError,
+    AttributeError, OverflowError, RecursionError,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -130,32 +134,37 @@ def read_index(path: Path) -> Listings:
             raise ValueError(f"{path} is of another version of rheobase; pack the images again")
         classes = tuple(map(str, about["classes"]))
         archives = [path.parent / str(name) for name in about["archives"]]
-        train, test = (_listing(split, tensors, archives, len(classes)) for split in SPLITS)
+        train, test = (_listing(split, tensors, archives, len(classes), path) for split in SPLITS)
     except OSError as error:
         raise ValueError(f"cannot read {path}: {error.strerror or error}; pack the images again") from None
-    except (SafetensorError, JSONDecodeError, KeyError, TypeError, IndexError, RuntimeError, UnicodeDecodeError):
+    except DAMAGE:
         raise ValueError(f"{path} is damaged; pack the images again") from None
     return classes, train, test
 
 
-def _listing(split: str, tensors: dict[str, Tensor], archives: Sequence[Path], classes: int) -> Listing:
+def _listing(split: str, tensors: dict[str, Tensor], archives: Sequence[Path], classes: int, index: Path) -> Listing:
     number, offset, size, label = (tensors[f"{split}.{name}"].long() for name in ("archive", "offset", "size", "label"))
     ends = torch.tensor([archive.stat().st_size for archive in archives])
     bounds = ((number, len(archives)), (label, classes), (offset, 2**62), (size, 2**62))
     if not all(((values >= 0) & (values < limit)).all() for values, limit in bounds):
         raise IndexError
     if len(beyond := (offset + size > ends[number]).nonzero()):
-        raise ValueError(f"{archives[int(number[beyond[0, 0]])]} is shorter than its index says; copy it again")
-    names = bytes(tensors[f"{split}.names"].tolist()).decode().split("\0") if len(label) else []
+        raise ValueError(f"{archives[int(number[beyond[0, 0]])]} is shorter than {index} says; copy it again")
+    names = tensors[f"{split}.names"].to(torch.uint8).numpy().tobytes().decode().split("\0") if len(label) else []
+    if {values.shape for values in (number, offset, size, label)} != {(len(names),)}:
+        raise IndexError
     rows = zip(number.tolist(), names, offset.tolist(), size.tolist(), strict=True)
     return Listing([Member(archives[i], name, o, s) for i, name, o, s in rows], label)
 
 
 def held_out(path: Path) -> int:
     """Every which image was taken for testing when the index at `path` was written; 0 for a split that was given."""
-    with safe_open(path, "pt") as file:
-        number = loads(file.metadata()["about"]).get("held_out")
-    if type(number) is not int:
+    try:
+        with safe_open(path, "pt") as file:
+            number = loads(file.metadata()["about"]).get("held_out")
+    except DAMAGE:
+        number = None
+    if type(number) is not int or not 0 <= number < 2**31:
         raise ValueError(f"{path} is damaged; pack the images again")
     return number
 

@@ -11,9 +11,11 @@ import errno
 import os
 import pickle
 import select
+import signal
 import socket
 import subprocess
 import sys
+import warnings
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -99,6 +101,14 @@ def _serving(descriptor: int, decoder: Decoder) -> str:
         return f"serve({descriptor})"
     loading = f"from rheobase import plugins; [plugins.load(source) for source in {plugins.loaded()}]"
     return f"{loading}; serve({descriptor}, pickle.loads({pickle.dumps(decoder)!r}))"
+
+
+def _stopped(pid: int) -> bool:
+    """Whether a process of ours was stopped by a signal."""
+    try:
+        return os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:  # it ended, which others will notice
+        return False
 
 
 class Batch:
@@ -190,6 +200,12 @@ class Processes:
                 batch.failed += failed
                 batch.left -= files
             return
+        for process in self.processes:
+            if _stopped(process.pid):
+                warnings.warn(
+                    f"a process that decodes images ({process.pid}) was stopped; it is told to go on", stacklevel=2
+                )
+                process.send_signal(signal.SIGCONT)
         ended = [process.returncode for process in self.processes if process.poll() is not None]
         if ended:
             processes.cache_clear()

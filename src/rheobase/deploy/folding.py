@@ -11,6 +11,7 @@ of currents have several synapses.
 """
 
 import operator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -75,13 +76,13 @@ _Term = str | _Branch  # the name of a node, or what will be one
 _Value = tuple[_Term, ...]  # a sum
 
 
-def fold(model: nn.Module) -> Network:
+def fold(model: nn.Module, neurons: Callable[[str, Soma], LIF] | None = None) -> Network:
     """The network of synapses and LIF neurons that fires the same spikes as `model` in evaluation mode.
 
     `model` is any network of synapses and somas that reads a sequence [T, N, C, H, W], or makes its input one by
-    `nn.as_sequence`.
+    `nn.as_sequence`. `neurons` makes others of a soma and its path: a conversion (`rheobase.convert`) has its own.
     """
-    graph = _Graph()
+    graph = _Graph(neurons or same_neurons)
     graph.result(graph.follow(model, (INPUT,)))
     return Network(graph.nodes, graph.inputs).eval()
 
@@ -111,6 +112,7 @@ class _Tracer(fx.Tracer):
 
 @dataclass
 class _Graph:
+    neurons: Callable[[str, Soma], LIF]
     nodes: dict[str, nn.Module] = field(default_factory=dict)
     inputs: dict[str, tuple[str, ...]] = field(default_factory=dict)
     made: dict[_Branch, str] = field(default_factory=dict)  # branches that are nodes
@@ -192,11 +194,7 @@ class _Graph:
         )
 
     def soma(self, path: str, soma: Soma, args: list[_Value]) -> str:
-        if not fires_as_lif(soma):
-            raise ValueError(
-                f"fold: the neurons of {path} ({type(soma).__name__}) have dynamics of their own, which a deployed "
-                "network does not know; use Soma, or change only the spike of a ReferenceSoma"
-            )
+        neurons = self.neurons(path, soma)
         if soma.normalize:
             branches = self.normalised(path, soma, args)
             biases = [bias for branch in branches if (bias := branch.bias()) is not None]
@@ -207,11 +205,7 @@ class _Graph:
             )
         else:
             sources = self.read(tuple(term for arg in args for term in arg))
-        decay = soma.present_decay()
-        if isinstance(decay, Tensor):
-            decay = decay.detach().clone() if decay.numel() > 1 else decay.item()
-        v_th = torch.full_like(soma.bias[0].detach(), float(soma.v_th))
-        return self.add(path, LIF(decay, v_th, reset=soma.reset), *sources)
+        return self.add(path, neurons, *sources)
 
     def normalised(self, path: str, norm: TdBN, args: list[_Value]) -> list[_Branch]:
         """The terms of all branches behind tdBN; nodes among those of a branch are one synapse, of a scale."""
@@ -251,6 +245,20 @@ class _Graph:
             name += "_"
         self.nodes[name], self.inputs[name] = node, sources
         return name
+
+
+def same_neurons(path: str, soma: Soma) -> LIF:
+    """Those of the soma, without normalisation."""
+    if not fires_as_lif(soma):
+        raise ValueError(
+            f"fold: the neurons of {path} ({type(soma).__name__}) have dynamics of their own, which a deployed "
+            "network does not know; use Soma, or change only the spike of a ReferenceSoma"
+        )
+    decay = soma.present_decay()
+    if isinstance(decay, Tensor):
+        decay = decay.detach().clone() if decay.numel() > 1 else decay.item()
+    v_th = torch.full_like(soma.bias[0].detach(), float(soma.v_th))
+    return LIF(decay, v_th, reset=soma.reset)
 
 
 def fires_as_lif(soma: Soma) -> bool:
@@ -321,5 +329,5 @@ def _normalisation(norm: TdBN) -> list[tuple[Tensor, Tensor]]:
     weight, bias, mean, var = (
         p.detach().double() for p in (norm.weight, norm.bias, norm.running_mean, norm.running_var)
     )
-    factor = weight * norm.branches**-0.5 * float(norm.v_th) / torch.sqrt(var + norm.eps)
+    factor = weight * float(norm.deviation) / torch.sqrt(var + norm.eps)
     return list(zip(factor.unbind(), (bias - factor * mean).unbind(), strict=True))

@@ -21,6 +21,7 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
+from rheobase.files import first_line
 from rheobase.models import SpikingNet
 from rheobase.nn import Soma, TdBN
 
@@ -38,7 +39,7 @@ def read_state(path: str | Path) -> dict[str, Tensor]:
             return safetensors.torch.load_file(path)
         found = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # pickles break in many ways
-        raise ValueError(f"{path}: not a checkpoint of tensors, or damaged: {str(error).splitlines()[0]}") from error
+        raise ValueError(f"{path}: not a checkpoint of tensors, or damaged: {first_line(error)}") from error
     for key in ("state_dict", "model", "net"):
         found = found[key] if isinstance(found, dict) and isinstance(found.get(key), dict) else found
     if not isinstance(found, dict) or not all(isinstance(v, Tensor) for v in found.values()):

@@ -6,17 +6,35 @@
 The last node yields the logits. Folding, quantising, the files and the simulator are functions over this structure.
 """
 
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from rheobase import functional, kernels
+from rheobase.deploy.pairs import LARGEST_INPUT
+from rheobase.nn.pooling import pooled
 
 INPUT, OUTPUT = "input", "output"  # of the network itself
-LARGEST_INPUT = 511  # of a quantised network that does not say it: signed, 10 bits
+TOGETHER = 8192  # images times steps that run at once: memory grows with these
 State = dict[str, Tensor]  # the potential after reset [N, C, ...] of every layer of neurons
+
+
+class Left(NamedTuple):
+    """What a synapse leaves to the neurons behind it, which multiply and add in one go: vectors [C], or nothing."""
+
+    scale: Tensor | None = None
+    bias: Tensor | None = None
+
+    def applied(self, x: Tensor) -> Tensor:
+        """To a current [T, N, C, ...]."""
+        x = x if self.scale is None else x * per_channel(self.scale, x[0])
+        return x if self.bias is None else x + per_channel(self.bias, x[0])
+
+
+NOTHING = Left()
 
 
 class Scale(nn.Module):
@@ -78,24 +96,49 @@ class LIF(nn.Module):
         lost = torch.floor(v_th * one) / one if self.reset == "soft" else u
         return fired.to(current.dtype), torch.where(fired, u - lost, u)
 
-    def forward(self, currents: Sequence[Tensor], timesteps: int, scales: Sequence[Tensor | None] = ()) -> Tensor:
+    def forward(self, currents: Sequence[Tensor], timesteps: int, left: Sequence[Left] = ()) -> Tensor:
         """Currents [T, N, C, ...], or [1, N, C, ...] for the same at every step, summed -> spikes [T, N, C, ...].
 
-        Scales [C] multiply the currents before, where there are any.
+        What their synapses have `left` to the neurons is done first.
         """
         currents = [x.expand(timesteps, *x.shape[1:]) for x in currents]
-        scales = scales or [None] * len(currents)
+        left = left or [NOTHING] * len(currents)
+        if kernels.integrates(currents[0]):
+            return self._integrated(currents, left)
         low, high = (float(v) for v in self.v_th.aminmax())
         at_rest = not isinstance(self.initial, Tensor) and self.initial == 0  # what the kernels start from
-        if self.fraction_bits is None and at_rest and 0 < low == high:
-            return self._fused(currents, scales, low)
-        currents = [x if s is None else x * per_channel(s, x[0]) for x, s in zip(currents, scales, strict=True)]
+        biased = any(other.bias is not None for other in left)
+        if self.fraction_bits is None and at_rest and 0 < low == high and not biased:
+            return self._fused(currents, [other.scale for other in left], low)
+        currents = [other.applied(x) for x, other in zip(currents, left, strict=True)]
         v = self.rest(currents[0][0])
         spikes = []
         for currents_t in zip(*currents, strict=True):
             s, v = self.step(_sum(currents_t), v)
             spikes.append(s)
         return torch.stack(spikes)
+
+    def _integrated(self, currents: Sequence[Tensor], left: Sequence[Left]) -> Tensor:
+        """On a GPU: nothing here waits for it."""
+        dtype = currents[0].dtype
+        if len(currents) > kernels.BRANCHES:
+            wide = torch.promote_types(dtype, torch.float32)
+            currents = [_sum([other.applied(x.to(wide)) for x, other in zip(currents, left, strict=True)])]
+            left = [NOTHING]
+        biases = [other.bias for other in left if other.bias is not None]
+        decay, initial = self.decay, self.initial
+        neurons = kernels.BareNeurons(
+            scales=[other.scale for other in left],
+            bias=_sum(biases) if biases else None,
+            v_th=self.v_th,
+            decays=decay if isinstance(decay, Tensor) else None,
+            initials=initial if isinstance(initial, Tensor) else None,
+            decay=0.0 if isinstance(decay, Tensor) else decay,
+            initial=0.0 if isinstance(initial, Tensor) else initial,
+            reset=self.reset,
+            fraction_bits=self.fraction_bits,
+        )
+        return kernels.integrate(currents, neurons).to(dtype)
 
     def _fused(self, currents: Sequence[Tensor], scales: Sequence[Tensor | None], v_th: float) -> Tensor:
         """The training kernel, with a normalisation that does no more than scale."""
@@ -178,6 +221,8 @@ class Network(nn.Module):
             known.add(name)
         if not nodes:
             raise ValueError("expected at least one node, got none")
+        if len(types := {str(p.dtype).removeprefix("torch.") for p in self.parameters()}) > 1:
+            raise ValueError(f"expected weights of one type, got {', '.join(sorted(types))}; convert them first")
 
     @property
     def integer(self) -> bool:
@@ -187,48 +232,73 @@ class Network(nn.Module):
     def forward(self, x: Tensor, timesteps: int | None = None) -> Tensor:
         """Logits [T, N, K] of images [N, C, H, W] shown for `timesteps` steps, or of a sequence [T, N, C, H, W]."""
         timesteps = functional.check_sequence(x, timesteps)
-        left = self._scales_left_to_neurons()
+        few = max(1, TOGETHER // timesteps)
+        if x.shape[-4] > few:  # converted networks take hundreds of steps
+            return torch.cat([self(part, timesteps) for part in x.split(few, x.ndim - 4)], 1)
+        left = self._left_to_neurons(with_biases=kernels.integrates(x))
 
         def fire(name: str, lif: LIF, currents: list[Tensor]) -> Tensor:
-            return lif(currents, timesteps, [left.get(source) for source in self.inputs[name]])
+            return lif(currents, timesteps, [left.get(source, NOTHING) for source in self.inputs[name]])
 
-        for _, value in self._walk(x[None] if x.ndim == 4 else x, fire, left):  # noqa: B007 (the last is the result)
+        for _, value in self.walk(x[None] if x.ndim == 4 else x, fire, left):  # noqa: B007 (the last is the result)
             pass
-        return value.expand(timesteps, *value.shape[1:]).flatten(2) * self.logit_unit
+        logits = value.expand(timesteps, *value.shape[1:]).flatten(2)
+        return logits if self.logit_unit == 1 else logits * self.logit_unit
 
     def run(self, x: Tensor, timesteps: int | None = None) -> Iterator[tuple[str, Tensor]]:
         """Every node with its output [T, N, ...] ([1, N, ...] where all steps are equal), in order of execution."""
         timesteps = functional.check_sequence(x, timesteps)
-        return self._walk(x[None] if x.ndim == 4 else x, lambda _, lif, currents: lif(currents, timesteps))
+        return self.walk(x[None] if x.ndim == 4 else x, lambda _, lif, currents: lif(currents, timesteps))
 
-    def step(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
-        """One timestep: x [N, C, H, W] and the state after the step before (None at the start) -> (logits, state)."""
+    def step(
+        self, x: Tensor, state: State | None = None, see: Callable[[str, Tensor], None] | None = None
+    ) -> tuple[Tensor, State]:
+        """One timestep: x [N, C, H, W] and the state after the step before (None at the start) -> (logits, state).
+
+        `see` is told the spikes [N, C, ...] of every layer of neurons.
+        """
         after: State = {}
 
         def fire(name: str, lif: LIF, currents: list[Tensor]) -> Tensor:
             current = _sum(currents)[0]
             v = lif.rest(current) if state is None else _of_state(state, name, current.shape)
             s, after[name] = lif.step(current, v)
+            if see is not None:
+                see(name, s)
             return s[None]
 
-        for _, value in self._walk(x[None], fire):  # noqa: B007 (the last one is the result)
+        for _, value in self.walk(x[None], fire):  # noqa: B007 (the last one is the result)
             pass
         return value[0].flatten(1) * self.logit_unit, after
 
-    def _scales_left_to_neurons(self) -> dict[str, Tensor]:
-        """Weights of the shortcuts that only neurons read: those multiply and add in one go."""
+    def _left_to_neurons(self, *, with_biases: bool) -> dict[str, Left]:
+        """What neurons do for the synapses that only they read.
+
+        They scale for a shortcut. On a GPU they add biases too, for which torch would read and write every current once
+        more; a CPU's convolutions add them for free.
+        """
         others = {s for name, node in self.nodes.items() if not isinstance(node, LIF) for s in self.inputs[name]}
         others.add(list(self.nodes)[-1])  # which yields the logits
-        return {
-            name: node.weight
-            for name, node in self.nodes.items()
-            if isinstance(node, Scale) and node.bias is None and name not in others
-        }
+        left = {}
+        for name, node in self.nodes.items():
+            if name in others:
+                continue
+            if isinstance(node, Scale) and (with_biases or node.bias is None):
+                left[name] = Left(node.weight, node.bias)
+            elif isinstance(node, nn.Conv2d) and with_biases and node.bias is not None:
+                left[name] = Left(bias=node.bias)
+        return left
 
-    def _walk(
-        self, x: Tensor, fire: Callable[[str, LIF, list[Tensor]], Tensor], passed_on: Container[str] = ()
+    def walk(
+        self,
+        x: Tensor,
+        fire: Callable[[str, LIF, list[Tensor]], Tensor],
+        left: Mapping[str, Left] = MappingProxyType({}),
     ) -> Iterator[tuple[str, Tensor]]:
-        """Every node with its output; nodes that are `passed_on` leave their work to others."""
+        """Every node with its output on a sequence x, without what is `left` to neurons.
+
+        `fire` makes that of neurons from the currents they read.
+        """
         last_use = {source: name for name, sources in self.inputs.items() for source in sources}
         x = self.rounded(x).flatten(0, 1).contiguous(memory_format=torch.channels_last).unflatten(0, x.shape[:2])
         values = {INPUT: x}  # channels last: what convolutions prefer, and what they then keep
@@ -237,8 +307,7 @@ class Network(nn.Module):
             if isinstance(node, LIF):
                 values[name] = fire(name, node, sources)
             else:
-                total = _sum(sources)
-                values[name] = total if name in passed_on else node(total.flatten(0, 1)).unflatten(0, total.shape[:2])
+                values[name] = _output(node, _sum(sources), left.get(name))
             yield name, values[name]
             for source in self.inputs[name]:
                 if last_use[source] == name:
@@ -250,6 +319,18 @@ class Network(nn.Module):
             return x
         x = x.to(next(self.parameters()).dtype)
         return torch.round(x / self.input_unit).clamp(-self.input_largest, self.input_largest)
+
+
+def _output(node: nn.Module, x: Tensor, left: Left | None) -> Tensor:
+    """Of a node that keeps nothing: all steps of x [T, N, ...] are one batch."""
+    if isinstance(node, Scale) and left is not None:
+        return x
+    if isinstance(node, nn.AvgPool2d) and kernels.integrates(x):  # torch's own is slow there
+        return pooled(node, x)
+    flat = x.flatten(0, 1)
+    if isinstance(node, nn.Conv2d) and left is not None:
+        return node._conv_forward(flat, node.weight, None).unflatten(0, x.shape[:2])
+    return node(flat).unflatten(0, x.shape[:2])
 
 
 def _of_state(state: State, name: str, shape: torch.Size) -> Tensor:

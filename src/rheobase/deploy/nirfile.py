@@ -13,8 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rheobase.deploy.pairs import pair
+from rheobase import limits
+from rheobase.deploy.pairs import pair, whole
 from rheobase.extras import need
+from rheobase.files import first_line
 
 Shape = tuple[int, ...]
 Values = dict[str, NDArray[Any]]
@@ -31,7 +33,8 @@ KINDS = {
     "Output": ("shape",),
 }
 NEURONS = ("LIF", "IF")
-MAX_ELEMENTS = 2**27  # of one layer's output
+MOST_TEXTS = 2**14  # in one array: edges, which are few
+VALUE = 8  # bytes of memory for a value of a layer's output
 
 
 @dataclass(frozen=True)
@@ -60,17 +63,21 @@ def read(path: str | Path) -> Graph:
         raise ValueError(f"{path}: no such file")
     try:
         with h5py.File(path, "r") as file:
-            reader = _Reader(budget=max(2**28, 64 * path.stat().st_size))
+            size = path.stat().st_size
+            reader = _Reader(limits.allowed(size))
             root = reader.group(file, "node")
             if reader.text(root, "type") != "NIRGraph":
                 raise ValueError("its root is no NIRGraph")
             raw = {name: reader.node(root["nodes"], name) for name in reader.names(root, "nodes")}
             edges = [tuple(edge) for edge in reader.strings(root, "edges").reshape(-1, 2).tolist()]
-            return Graph(_ordered(raw, edges), reader.metadata(root))
+            graph = Graph(_ordered(raw, edges), _checked(reader.metadata(root)))
+            limits.check(VALUE * sum(prod(node.shape) for node in graph.nodes.values()), size, "its layers")
+            return graph
     except ValueError as error:
-        raise ValueError(f"{path}: not a NIR file that can be run: {error}") from error
+        raise ValueError(f"{path}: not a NIR file that can be run: {first_line(error)}") from error
     except Exception as error:  # HDF5 answers damage with many kinds of errors
-        raise ValueError(f"{path}: damaged, or not a NIR file: {type(error).__name__}: {error}") from error
+        told = f"{type(error).__name__}: {first_line(error)}"
+        raise ValueError(f"{path}: damaged, or not a NIR file: {told}") from error
 
 
 class _Reader:
@@ -104,7 +111,13 @@ class _Reader:
         if h5py.check_string_dtype(data.dtype) is None:
             raise ValueError(f"'{parent.name}/{name}' is no text")
         self._pay(data)
-        return np.asarray(data.asstr()[()], dtype=object)
+        if data.chunks or data.size > MOST_TEXTS:  # compressed, few bytes would stand for many long texts
+            raise ValueError(f"'{data.name}' has {data.size} texts, or keeps them in chunks")
+        found = np.empty(data.shape, dtype=object)
+        for place in np.ndindex(data.shape):  # one after the other: several may be the same text of the file
+            found[place] = data.asstr()[place]
+            self._spend(4 * len(found[place]), data.name)
+        return found
 
     def text(self, parent: Any, name: str) -> str:
         return str(self.strings(parent, name).item())
@@ -142,9 +155,15 @@ class _Reader:
             raise ValueError(f"'{data.name}' is stored in another file")
         if data.compression not in (None, "gzip") or data.shuffle or data.fletcher32 or data.scaleoffset is not None:
             raise ValueError(f"'{data.name}' is compressed in an unknown way")
-        self.budget -= max(data.nbytes, prod(data.chunks or ()) * data.dtype.itemsize)
+        self._spend(max(data.nbytes, prod(data.chunks or ()) * data.dtype.itemsize), data.name)
+
+    def _spend(self, size: int, name: str) -> None:
+        self.budget -= 2 * size  # as it is stored, and as it is used
         if self.budget < 0:
-            raise ValueError(f"'{data.name}' claims {data.nbytes} bytes, too many for a file of this size")
+            raise ValueError(
+                f"'{name}' claims {size} bytes, too many for a file of this size; if you trust it, set "
+                f"{limits.VARIABLE} to more MiB"
+            )
 
     @staticmethod
     def _inflate(data: Any) -> NDArray[Any]:
@@ -161,6 +180,18 @@ class _Reader:
             place = tuple(slice(o, o + c) for o, c in zip(offset, data.chunks, strict=True))
             values[place] = chunk[tuple(slice(0, n) for n in values[place].shape)]
         return values
+
+
+def _checked(metadata: dict[str, float | str]) -> dict[str, float | str]:
+    """The metadata, if what is a number to us is one."""
+    for name in ("dt", "input_unit", "logit_unit"):
+        value = metadata.get(name, 1.0)
+        if not isinstance(value, float) or not 1e-30 < value < 1e30:
+            raise ValueError(f"{name} is {str(value)[:60]}, expected a number above 0")
+    for name, least in (("fraction_bits", 0), ("input_largest", 1)):
+        if name in metadata:
+            whole(metadata[name], least, 2**52 if least else 52, name)
+    return metadata
 
 
 def _ordered(raw: dict[str, tuple[str, Values]], edges: list[tuple[str, ...]]) -> dict[str, Node]:
@@ -231,8 +262,8 @@ def _output_shape(kind: str, values: Values, shapes: list[Shape]) -> Shape:
             raise ValueError("tau is not positive")
     else:
         shape = shapes[0]
-    if not shape or min(shape) < 1 or prod(shape) > MAX_ELEMENTS:
-        raise ValueError(f"an output of the shape {list(shape)} is empty or too large")
+    if not shape or min(shape) < 1:
+        raise ValueError(f"an output of the shape {list(shape)} is empty")
     return shape
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rheobase.deploy.nirfile import NEURONS, Graph, Node
+from rheobase.deploy.pairs import LARGEST_INPUT
 
 Array = NDArray[np.float64]
 
@@ -67,7 +68,7 @@ def _rounded(x: NDArray[Any], metadata: dict[str, float | str]) -> Array:
     """A quantised network reads multiples of its input unit, up to a largest one."""
     if "input_unit" not in metadata:
         return x.astype(np.float64)
-    largest = float(metadata["input_largest"])
+    largest = float(metadata.get("input_largest", LARGEST_INPUT))
     return np.clip(np.rint(x.astype(np.float64) / float(metadata["input_unit"])), -largest, largest)
 
 

@@ -1,5 +1,7 @@
 """Two doors: `fire`, equal to `functional.fire` in spikes, moments and every gradient, and `convolve`; both faster.
 
+A third, `integrate`, is for the bare neurons of a deployed network on a GPU.
+
 This is the only place that chooses an implementation of `fire`: `triton` on a GPU, `cpu` elsewhere, `reference` (the
 law itself) for what neither covers. An explicit choice that cannot be met raises.
 """
@@ -14,17 +16,22 @@ from torch.distributed import ProcessGroup
 from rheobase import functional
 from rheobase.extras import installed
 from rheobase.functional import Moments
+from rheobase.kernels import bare, fused
+from rheobase.kernels.bare import BRANCHES, BareNeurons, integrate, integrates
 from rheobase.kernels.convolution import CAN_PREPARE, PreparedWeight, convolve
 from rheobase.kernels.fused import Constants, FusedFire, Settings, is_static
 from rheobase.kernels.group import joined_moments
+from rheobase.kernels.light import lighten
 from rheobase.kernels.packing import are_marked, mark_spikes
 from rheobase.kernels.saving import Branch, Deferred, Synapse, fire_saving
 from rheobase.kernels.winograd import Window
 
 __all__ = [
-    "BACKENDS", "CAN_PREPARE", "Branch", "PreparedWeight", "Synapse", "Window", "are_marked", "convolve", "fire",
-    "interpreted", "is_static", "joined_moments", "mark_spikes",
+    "BACKENDS", "BRANCHES", "CAN_PREPARE", "BareNeurons", "Branch", "PreparedWeight", "Synapse", "Window", "are_marked",
+    "convolve", "fire", "integrate", "integrates", "interpreted", "is_static", "joined_moments", "mark_spikes",
 ]  # fmt: skip
+
+lighten([*vars(fused).values(), *vars(bare).values()])
 
 BACKENDS = ("auto", "reference", "triton", "cpu")
 """Implementations of `fire` to choose from."""

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from rheobase.kernels.fused import Neurons, empty_like_sequence, is_static, one_step_if_static, sums_rows
+from rheobase.kernels.group import joined
 
 Block = tuple[slice, ...]  # the part it takes of a step [N, C, ...]
 
@@ -49,9 +50,13 @@ def atan(grad: Tensor, u: Tensor, v_th: float, width: float, scratch: Tensor, ou
 SURROGATES = {"rectangle": rectangle, "triangle": triangle, "sigmoid": sigmoid, "atan": atan}
 
 
-def statistics(xs: list[Tensor]) -> tuple[Tensor, Tensor]:
+def statistics(xs: list[Tensor]) -> Tensor:
     means, variances = zip(*(_statistics(x) for x in xs), strict=True)
-    return torch.stack(means), torch.stack(variances)
+    return torch.stack([*means, *variances, torch.full_like(means[0], xs[0].numel() / xs[0].shape[2])])
+
+
+def join(everyone: Tensor) -> Tensor:
+    return joined(everyone)
 
 
 def forward(xs: list[Tensor], neurons: Neurons) -> Tensor:

@@ -2,6 +2,8 @@
 
     statistics -> forward -> (spikes) ... (gradient of the spikes) -> backward_sums -> backward_inputs
 
+In a process group there is one collective after the first and one after the third; `join` follows the former.
+
 Nothing but the inputs is kept for the backward pass; it computes the membrane potential again. With du the gradient
 of the loss by the summed current, k = alpha * v_th, r = 1 / sqrt(var + eps) and M values per channel:
 
@@ -14,6 +16,7 @@ Constant moments (inference) are the case M = infinity.
 
 from collections.abc import Sequence
 from importlib import import_module
+from math import inf, isinf
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -22,7 +25,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from rheobase import functional
-from rheobase.kernels.group import joined_statistics
+from rheobase.kernels.group import gathered
 
 
 class Constants(NamedTuple):
@@ -71,9 +74,15 @@ def _backend(name: str) -> ModuleType:
 
 
 @torch.library.custom_op("rheobase::statistics", mutates_args=())
-def statistics(xs: list[Tensor], backend: str) -> tuple[Tensor, Tensor]:
-    """Mean and biased variance per channel of every branch, each [n, C]."""
+def statistics(xs: list[Tensor], backend: str) -> Tensor:
+    """Means and biased variances per channel of all branches, and the number of values behind them: [2n + 1, C]."""
     return _backend(backend).statistics(xs)
+
+
+@torch.library.custom_op("rheobase::join", mutates_args=())
+def join(everyone: Tensor, backend: str) -> Tensor:
+    """`group.joined`: statistics of all members [members, 2n + 1, C] as one, the number of values as its inverse."""
+    return _backend(backend).join(everyone)
 
 
 @torch.library.custom_op(
@@ -128,10 +137,14 @@ def backward_inputs_(
 
 
 @statistics.register_fake
-def _(xs: list[Tensor], backend: str) -> tuple[Tensor, Tensor]:
-    n, channels = len(xs), xs[0].shape[2]
+def _(xs: list[Tensor], backend: str) -> Tensor:
     dtype = torch.promote_types(xs[0].dtype, torch.float32)
-    return xs[0].new_empty(n, channels, dtype=dtype), xs[0].new_empty(n, channels, dtype=dtype)
+    return xs[0].new_empty(2 * len(xs) + 1, xs[0].shape[2], dtype=dtype)
+
+
+@join.register_fake
+def _(everyone: Tensor, backend: str) -> Tensor:
+    return torch.empty_like(everyone[0])
 
 
 @forward.register_fake
@@ -196,12 +209,11 @@ class Settings(NamedTuple):
 
 
 class Values(NamedTuple):
-    """What the moments were computed from."""
+    """What the moments were computed from: so many values per channel, infinitely many if the moments were given."""
 
-    own: float
-    """Number of values per channel in this process; infinite if the moments were given."""
-    share: Tensor | None = None
-    """Of these among the values of the process group, if there is one."""
+    number: float = inf
+    inverse: Tensor | None = None
+    """Of their number in all members of a process group, [1, C], which takes the place of the number here."""
 
 
 class Result(NamedTuple):
@@ -221,15 +233,16 @@ def run_forward(
 ) -> Result:
     """The first two steps; without mean and var, with the moments of the batch."""
     constants, group, backend = settings
-    values = Values(float("inf"))
+    values = Values()
     if mean is None or var is None:
         for x in xs:
             functional.check_count(one_step_if_static(x))
-        mean, var = statistics(xs, backend)
+        found, n = statistics(xs, backend), len(xs)
         values = Values(xs[0].numel() / xs[0].shape[2])
         if group is not None:
-            mean, var, share = joined_statistics(mean, var, values.own, group)
-            values = Values(values.own, share)
+            found = join(gathered(found, group), backend)
+            values = Values(1.0, found[2 * n :])
+        mean, var = found[:n], found[n : 2 * n]
     neurons = Neurons(weight, bias, mean, var, decays, constants)
     return Result(forward(xs, *neurons.arguments, backend), neurons, values)
 
@@ -249,24 +262,30 @@ def run_backward(
     group: dist.ProcessGroup | None,
     backend: str,
     disposable: Sequence[int] = (),
+    *,
+    by_inputs_alone: bool = False,
 ) -> Gradients:
-    """The last two steps; the gradients of `disposable` branches, in ascending order, overwrite them."""
+    """The last two steps; the gradients of `disposable` branches, in ascending order, overwrite them.
+
+    Where gradients are wanted of the inputs alone and the moments are constants, nobody needs the sums.
+    """
     arguments, n = neurons.arguments, len(xs)
-    found = backward_sums(grad, xs, *arguments, backend)
+    if by_inputs_alone and isinf(values.number):
+        found = neurons.weight.new_zeros(sums_rows(neurons), neurons.weight.shape[1])
+    else:
+        found = backward_sums(grad, xs, *arguments, backend)
     sums, by_decays = found[: 1 + n], None if neurons.decays is None else found[1 + n]
     grad_weight, grad_bias = sums[1:], sums[:1].expand_as(neurons.bias)
-    if group is not None:
-        sums = sums.clone()
+    if values.inverse is not None:
+        sums = sums * values.inverse  # so that they become means over all values, of which 1 remains to divide by
         dist.all_reduce(sums, group=group)
-        if values.share is not None:
-            sums = sums * values.share  # divided by the own number of values, they are a mean over all
     places = [i for i in disposable if not is_static(xs[i])]
     if places:
         overwritten, others = [xs[i] for i in places], [x for i, x in enumerate(xs) if i not in places]
-        new = backward_inputs_(grad, others, overwritten, places, *arguments, sums, values.own, backend)
+        new = backward_inputs_(grad, others, overwritten, places, *arguments, sums, values.number, backend)
         grads = _merged(new, overwritten, places)
     else:
-        grads = backward_inputs(grad, xs, *arguments, sums, values.own, backend)
+        grads = backward_inputs(grad, xs, *arguments, sums, values.number, backend)
     return Gradients(grad_weight, grad_bias, by_decays, [g.expand_as(x) for g, x in zip(grads, xs, strict=True)])
 
 
@@ -277,6 +296,13 @@ def refuse_higher_derivatives() -> None:
             "the kernels of a Soma know first derivatives only; "
             "rheobase.analysis.somas.on_reference(network) is a copy that knows all"
         )
+
+
+def leave_out_moments(ctx: Any, neurons: Neurons) -> None:
+    """To be called in a forward pass: moments have no gradients, and nobody shall fill tensors with zeros for them."""
+    ctx.mark_non_differentiable(neurons.mean, neurons.var)
+    if not torch.compiler.is_compiling():
+        ctx.set_materialize_grads(False)
 
 
 class FusedFire(torch.autograd.Function):
@@ -294,14 +320,17 @@ class FusedFire(torch.autograd.Function):
         spikes, neurons, values = run_forward(list(xs), weight, bias, mean, var, decays, settings)
         ctx.save_for_backward(*neurons[:-1], *xs)
         ctx.settings, ctx.values = settings, values
-        ctx.mark_non_differentiable(neurons.mean, neurons.var)
+        leave_out_moments(ctx, neurons)
         return spikes, neurons.mean, neurons.var
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         refuse_higher_derivatives()
+        if grads[0] is None:
+            return (None,) * len(ctx.needs_input_grad)
         weight, bias, mean, var, decays, *xs = ctx.saved_tensors
         constants, group, backend = ctx.settings
         neurons = Neurons(weight, bias, mean, var, decays, constants)
-        found = run_backward(grads[0], xs, neurons, ctx.values, group, backend)
+        alone = not any(ctx.needs_input_grad[i] for i in (1, 2, 5))  # of weight, bias and decays
+        found = run_backward(grads[0], xs, neurons, ctx.values, group, backend, by_inputs_alone=alone)
         return None, found.weight, found.bias, None, None, found.decays, *found.xs

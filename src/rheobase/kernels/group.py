@@ -1,4 +1,11 @@
-"""Statistics of a batch that the members of a process group hold in parts, combined without cancellation."""
+"""Statistics of a batch that the members of a process group hold in parts: one collective forward, one backward.
+
+They travel as one tensor [2n + 1, C]: means and variances of n branches, and in the last row the number of values
+behind them. The host never asks for that number, so that a CUDA graph can hold the step.
+"""
+
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -6,29 +13,62 @@ from torch import Tensor
 
 from rheobase.functional import Moments
 
+_all_gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)  # its name from torch 2.13 on
 
-def joined_statistics(
-    mean: Tensor, var: Tensor, count: float, group: dist.ProcessGroup
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean and biased variance of all members, from each one's own of `count` values per channel (Chan et al. 1979).
 
-    The third result is this member's share of all values, [1, C]: a tensor, since the host must not wait for it.
-    """
-    own = torch.cat([mean, var, torch.full_like(mean[:1], count)])
+def gathered(own: Tensor, group: dist.ProcessGroup) -> Tensor:
+    """What every member holds, one after the other: [members, ...]."""
     everyone = own.new_empty(dist.get_world_size(group), *own.shape)
-    dist.all_gather_into_tensor(everyone.flatten(0, 1), own, group=group)
-    means, variances, counts = everyone.split([len(mean), len(mean), 1], dim=1)
+    _all_gather(everyone.flatten(0, 1), own, group=group)
+    return everyone
+
+
+def joined(everyone: Tensor) -> Tensor:
+    """The statistics of all members [members, 2n + 1, C] as one [2n + 1, C], without cancellation (Chan et al. 1979).
+
+    The last row is the inverse of the number of all values.
+    """
+    n = everyone.shape[1] // 2
+    means, variances, counts = everyone.split([n, n, 1], dim=1)
     total = counts.sum(0)
-    joined = (means * counts).sum(0) / total
-    joined_var = (counts * (variances + (means - joined).square())).sum(0) / total
-    return joined, joined_var, count / total
+    mean = (means * counts).sum(0) / total
+    var = (counts * (variances + (means - mean).square())).sum(0) / total
+    return torch.cat([mean, var, 1 / total])
 
 
-def joined_moments(x: Tensor, group: dist.ProcessGroup) -> Moments:
-    """`functional.moments` of what all members hold of x [T, N, C, ...], with derivatives through every part."""
-    from torch.distributed.nn.functional import all_reduce
+def joined_moments(xs: Sequence[Tensor], group: dist.ProcessGroup) -> Moments:
+    """`functional.moments` of what all members hold of every branch, [n, C] each; differentiable in every part."""
+    values = torch.stack([x.movedim(2, 0).flatten(1) for x in xs])
+    mean = values.mean(2)
+    var = (values - mean[..., None]).square().mean(2)
+    own = torch.cat([mean, var, torch.full_like(mean[:1], values.shape[2])])
+    mean, var, _ = joined(_Gather.apply(own, group)).split([len(xs), len(xs), 1])
+    return mean, var
 
-    values = x.movedim(2, 0).flatten(1)
-    total = all_reduce(torch.full_like(values[:, 0], values.shape[1]), group=group)
-    mean = all_reduce(values.sum(1), group=group) / total
-    return mean, all_reduce((values - mean[:, None]).square().sum(1), group=group) / total
+
+class _Gather(torch.autograd.Function):
+    """`gathered`. Its adjoint is `_Collect`, and the other way round, so that there are derivatives of any order."""
+
+    @staticmethod
+    def forward(ctx: Any, own: Tensor, group: dist.ProcessGroup) -> Tensor:
+        ctx.group = group
+        return gathered(own, group)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return _Collect.apply(grads[0], ctx.group), None
+
+
+class _Collect(torch.autograd.Function):
+    """The sum of what all members hold for this one, of [members, ...]."""
+
+    @staticmethod
+    def forward(ctx: Any, everyone: Tensor, group: dist.ProcessGroup) -> Tensor:
+        ctx.group = group
+        total = everyone.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(total, group=group)
+        return total[dist.get_rank(group)].clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return _Gather.apply(grads[0].contiguous(), ctx.group), None

@@ -12,7 +12,14 @@ from torch import Tensor
 
 from rheobase.functional import check_branches
 from rheobase.kernels import convolution
-from rheobase.kernels.fused import Neurons, Settings, refuse_higher_derivatives, run_backward, run_forward
+from rheobase.kernels.fused import (
+    Neurons,
+    Settings,
+    leave_out_moments,
+    refuse_higher_derivatives,
+    run_backward,
+    run_forward,
+)
 from rheobase.kernels.packing import Packed, pack_once, unpack
 from rheobase.kernels.winograd import Window
 
@@ -97,12 +104,14 @@ class _SavingFire(torch.autograd.Function):
         outputs = [x if synapse and synapse.keep_output else None for x, synapse in zip(xs, synapses, strict=True)]
         ctx.save_for_backward(*neurons[:-1], *bits, *kernels, *outputs)
         ctx.settings, ctx.synapses, ctx.packed, ctx.values = settings, synapses, packed, values
-        ctx.mark_non_differentiable(neurons.mean, neurons.var)
+        leave_out_moments(ctx, neurons)
         return spikes, neurons.mean, neurons.var
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         refuse_higher_derivatives()
+        if grads[0] is None:
+            return (None,) * len(ctx.needs_input_grad)
         weight, bias, mean, var, decays, *saved = ctx.saved_tensors
         constants, group, backend = ctx.settings
         n = len(ctx.synapses)
@@ -118,7 +127,10 @@ class _SavingFire(torch.autograd.Function):
             synapse = ctx.synapses[i]
             xs[i] = unpacked(i) if synapse is None else synapse.output(unpacked(i), kernels[i])
         neurons = Neurons(weight, bias, mean, var, decays, constants)
-        found = run_backward(grads[0], xs, neurons, ctx.values, group, backend, disposable=rebuilt)
+        alone = not any(ctx.needs_input_grad[i] for i in (3, 4, 7))  # of weight, bias and decays
+        found = run_backward(
+            grads[0], xs, neurons, ctx.values, group, backend, disposable=rebuilt, by_inputs_alone=alone
+        )
         del xs, saved  # a whole sequence each: gone before the convolutions' gradients take their place
         grad_inputs, grad_kernels = [], []
         for i, synapse in enumerate(ctx.synapses):

@@ -1,4 +1,4 @@
-"""The four steps of the fused soma on a GPU: layouts, tiles and launches of the Triton kernels."""
+"""The four steps of the fused soma and bare neurons on a GPU: layouts, tiles and launches of the Triton kernels."""
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -12,6 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from rheobase.kernels import triton_kernels as kernels
+from rheobase.kernels.bare import BareNeurons
 from rheobase.kernels.fused import Neurons, is_static, one_step_if_static, sums_rows
 
 LONGEST_SEGMENT = 8
@@ -115,10 +116,9 @@ def _tensors(neurons: Neurons) -> list[Tensor | None]:
 
 
 @on_device_of_first
-def statistics(xs: list[Tensor]) -> tuple[Tensor, Tensor]:
-    dtype = torch.promote_types(xs[0].dtype, torch.float32)
-    mean = torch.empty(len(xs), xs[0].shape[2], dtype=dtype, device=xs[0].device)
-    var = torch.empty_like(mean)
+def statistics(xs: list[Tensor]) -> Tensor:
+    dtype, n = torch.promote_types(xs[0].dtype, torch.float32), len(xs)
+    found = torch.empty(2 * n + 1, xs[0].shape[2], dtype=dtype, device=xs[0].device)
     for branch, x in enumerate(map(one_step_if_static, xs)):
         layout = _Layout.of(x)
         x = layout.fit(x)
@@ -132,11 +132,22 @@ def statistics(xs: list[Tensor]) -> tuple[Tensor, Tensor]:
             T=steps, SEGMENT=_segment(steps), PIXELS=layout.pixels, ACC=_accumulator(dtype), **tile,
         )  # fmt: skip
         kernels.join_statistics_kernel[(triton.cdiv(layout.channels, 4),)](
-            partial, shifts, mean[branch], var[branch], layout.rows, layout.channels, steps, grid[0],
+            partial, shifts, found[branch], found[n + branch], found[2 * n],
+            layout.rows, layout.channels, steps, xs[0].shape[0] // steps, grid[0],
             ACC=_accumulator(dtype), ROWS=tile["ROWS"], PROGRAMS=triton.next_power_of_2(grid[0]), CHANNELS=4,
             num_warps=8,
         )  # fmt: skip
-    return mean, var
+    return found
+
+
+@on_device_of_first
+def join(everyone: Tensor) -> Tensor:
+    members, rows, channels = everyone.shape
+    found = torch.empty_like(everyone[0])
+    kernels.join_members_kernel[(triton.cdiv(channels, 128), rows // 2)](
+        everyone, found, members, channels, BRANCHES=rows // 2, CHANNELS=128, num_warps=4
+    )
+    return found
 
 
 @on_device_of_first
@@ -212,6 +223,25 @@ def _backward(
         RESET_GRADIENT=neurons.constants.reset_gradient, SURROGATE=neurons.constants.surrogate,
         WIDTH=neurons.constants.width, **constants, **tile,
     )  # fmt: skip
+
+
+@on_device_of_first
+def integrate(xs: list[Tensor], neurons: BareNeurons) -> Tensor:
+    layout = _Layout.of(xs[0])
+    xs = [layout.fit(x) for x in xs]
+    spikes = layout.empty(xs[0])
+    tile = layout.tile("forward")
+    scales, steps = neurons.scales, len(xs[0])
+    vectors = (scales[0], scales[-1], neurons.bias, neurons.v_th, neurons.decays, neurons.initials)
+    kernels.integrate_kernel[layout.grid(tile)](
+        xs[0], xs[-1], spikes, *(None if p is None else p.contiguous() for p in vectors),
+        layout.rows, layout.channels, xs[0].stride(0), xs[-1].stride(0), spikes.stride(0),
+        layout.stride_n, layout.stride_c,
+        T=steps, SEGMENT=_segment(steps), PIXELS=layout.pixels, BRANCHES=len(xs),
+        DECAY=neurons.decay, INITIAL=neurons.initial, SOFT=neurons.reset == "soft",
+        ONE=0.0 if neurons.fraction_bits is None else 2.0**neurons.fraction_bits, ACC=_accumulator(xs[0].dtype), **tile,
+    )  # fmt: skip
+    return spikes
 
 
 @on_device_of_first

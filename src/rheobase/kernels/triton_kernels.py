@@ -1,4 +1,4 @@
-"""The four steps of the fused soma as Triton kernels, for one and two branches.
+"""The four steps of the fused soma as Triton kernels, for one and two branches, and bare neurons.
 
 One step of a sequence is seen as rows x channels: with channels last a row is a pixel of an image, otherwise (a row of)
 P adjacent pixels share a channel. A program owns a tile of ROWS x CHANNELS neurons through all T steps, so the membrane
@@ -177,10 +177,13 @@ def _rows_of_program(program, programs, rows, ROWS: tl.constexpr):
 
 @triton.jit
 def join_statistics_kernel(
-    partial, shifts, mean, var, rows, channels, steps, programs,
+    partial, shifts, mean, var, number, rows, channels, steps, repeats, programs,
     ACC: tl.constexpr, ROWS: tl.constexpr, PROGRAMS: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
-    """Join the programs' means (relative to the shift) and squared deviations (Chan et al. 1979)."""
+    """Join the programs' means (relative to the shift) and squared deviations (Chan et al. 1979).
+
+    The number of values counts a static input at all steps that it is repeated.
+    """
     column = tl.program_id(0) * CHANNELS + tl.arange(0, CHANNELS)
     existing = column < channels
     i = tl.arange(0, PROGRAMS)
@@ -193,6 +196,35 @@ def join_statistics_kernel(
     spread = tl.load(at + channels, mask, other=0) + count * (offset - joined[None, :]) * (offset - joined[None, :])
     tl.store(mean + column, tl.load(shifts + column, existing, other=0) + joined, existing)
     tl.store(var + column, tl.sum(tl.where(mask, spread, 0.0), 0) / total, existing)
+    tl.store(number + column, tl.zeros((CHANNELS,), ACC) + total * repeats, existing)
+
+
+@triton.jit
+def join_members_kernel(everyone, joined, members, channels, BRANCHES: tl.constexpr, CHANNELS: tl.constexpr):
+    """Statistics of all members of a process group as one: `group.joined`, for one branch and a block of channels."""
+    column = tl.program_id(0) * CHANNELS + tl.arange(0, CHANNELS)
+    branch = tl.program_id(1)
+    existing = column < channels
+    size = (2 * BRANCHES + 1) * channels
+    means = everyone + branch * channels + column
+    variances = means + BRANCHES * channels
+    numbers = everyone + 2 * BRANCHES * channels + column
+    total = tl.zeros((CHANNELS,), everyone.dtype.element_ty)
+    mean = tl.zeros((CHANNELS,), everyone.dtype.element_ty)
+    for member in range(members):
+        number = tl.load(numbers + member * size, existing, other=1)
+        total += number
+        mean += number * tl.load(means + member * size, existing, other=0)
+    mean /= total
+    spread = tl.zeros((CHANNELS,), everyone.dtype.element_ty)
+    for member in range(members):
+        deviation = tl.load(means + member * size, existing, other=0) - mean
+        number = tl.load(numbers + member * size, existing, other=1)
+        spread += number * (tl.load(variances + member * size, existing, other=0) + deviation * deviation)
+    out = joined + branch * channels + column
+    tl.store(out, mean, existing)
+    tl.store(out + BRANCHES * channels, spread / total, existing)
+    tl.store(joined + 2 * BRANCHES * channels + column, 1 / total, existing)
 
 
 @triton.jit
@@ -226,6 +258,56 @@ def forward_kernel(
             fired = u > V_TH
             _store_step(spikes, start + i, stride_t, at, tl.where(fired, 1.0, 0.0), mask, T, SEGMENT)
             v = _after_reset(u, fired, V_TH, SOFT)
+
+
+@triton.jit
+def _per_channel(p, column, channels, otherwise, ACC: tl.constexpr):
+    """A value for every channel of the tile where there are some, else the one for all."""
+    value = otherwise
+    if p is not None:
+        value = tl.load(p + column, column < channels, other=0).to(ACC)
+    return value
+
+
+@triton.jit
+def integrate_kernel(
+    x1, x2, spikes, scale1, scale2, bias, v_th, decays, initials, rows, channels, x1_stride_t, x2_stride_t, stride_t,
+    stride_n, stride_c, T: tl.constexpr, SEGMENT: tl.constexpr, PIXELS: tl.constexpr, BRANCHES: tl.constexpr,
+    DECAY: tl.constexpr, INITIAL: tl.constexpr, SOFT: tl.constexpr, ONE: tl.constexpr, ACC: tl.constexpr,
+    ROWS: tl.constexpr, CHANNELS: tl.constexpr,
+):  # fmt: skip
+    """Bare neurons. Potentials are any numbers where ONE is 0.0, else multiples of 1 / ONE."""
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    column = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
+    at, mask = _offsets(row, column, rows, channels, stride_n, stride_c, PIXELS)
+    nothing = tl.zeros((CHANNELS,), ACC)
+    factor1 = _per_channel(scale1, column, channels, nothing + 1, ACC)
+    factor2 = _per_channel(scale2, column, channels, nothing + 1, ACC)
+    shift = _per_channel(bias, column, channels, nothing, ACC)
+    decay = _per_channel(decays, column, channels, nothing, ACC)
+    threshold = _per_channel(v_th, column, channels, nothing, ACC)
+    lost = threshold
+    if ONE > 0:
+        lost = tl.floor(threshold * ONE) / ONE
+    v = tl.zeros((ROWS, CHANNELS), ACC) + _per_channel(initials, column, channels, nothing + INITIAL, ACC)
+    for start in range(0, T, SEGMENT):
+        first_inputs = ()
+        second_inputs = ()
+        for i in tl.static_range(SEGMENT):
+            first_inputs = first_inputs + (_load_step(x1, start + i, x1_stride_t, at, mask, T, SEGMENT),)
+            if BRANCHES == 2:
+                second_inputs = second_inputs + (_load_step(x2, start + i, x2_stride_t, at, mask, T, SEGMENT),)
+        for i in tl.static_range(SEGMENT):
+            current = first_inputs[i].to(ACC) * factor1 + shift
+            if BRANCHES == 2:
+                current += second_inputs[i].to(ACC) * factor2
+            v = _decayed(v, decay, DECAY, decays is not None)
+            if ONE > 0:
+                v = tl.floor(v * ONE) / ONE
+            u = v + current
+            fired = u > threshold
+            _store_step(spikes, start + i, stride_t, at, tl.where(fired, 1.0, 0.0), mask, T, SEGMENT)
+            v = tl.where(fired, u - lost, u) if SOFT else tl.where(fired, 0.0, u)
 
 
 @triton.jit

@@ -39,7 +39,7 @@ from rheobase.models.relatives import (
     vgg16,
 )
 from rheobase.models.spiking_net import SpikingNet
-from rheobase.nn import ReluSoma, Soma, set_memory
+from rheobase.nn import QcfsSoma, ReluSoma, Soma, set_memory
 
 __all__ = [
     "MODELS",
@@ -80,6 +80,7 @@ MODELS = plugins.network.parts
 """Every network by its name: a function that builds it."""
 plugins.neuron.add("lif", Soma)
 plugins.neuron.add("relu", ReluSoma)
+plugins.neuron.add("qcfs", QcfsSoma)
 
 
 def build(name: str | plugins.Part, *, memory: str = "speed", **options: Any) -> Any:

@@ -17,10 +17,11 @@ class _MeanOfWindows(torch.autograd.Function):
         # where steps share memory (held or overlapping ones), their gradients do not
         ctx.size, ctx.like = size, (x.shape, torch.empty_like(x, device="meta").stride(), x.dtype)
         windows = _windows(x, size)
-        total = torch.zeros_like(windows[..., 0, :, 0], dtype=torch.promote_types(x.dtype, torch.float32))
-        for i, j in product(range(size), repeat=2):
-            total += windows[..., i, :, j]
-        return (total / size**2).to(x.dtype)
+        first, *others = (windows[..., i, :, j] for i, j in product(range(size), repeat=2))
+        total = first.to(torch.promote_types(x.dtype, torch.float32), copy=True)
+        for other in others:
+            total += other
+        return torch.div(total, size**2, out=torch.empty_like(total, dtype=x.dtype))
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
@@ -43,9 +44,13 @@ class AvgPool2d(nn.AvgPool2d):
     """`torch.nn.AvgPool2d` on a sequence [T, N, C, H, W]."""
 
     def forward(self, x: Any) -> Tensor:
-        x = carried_out(x)
-        plain = self.padding == 0 and not self.ceil_mode and self.divisor_override is None
-        size = self.kernel_size
-        if plain and isinstance(size, int) and size == self.stride and size <= min(x.shape[-2:]):
-            return _MeanOfWindows.apply(x, size)
-        return super().forward(x.flatten(0, 1)).unflatten(0, x.shape[:2])
+        return pooled(self, carried_out(x))
+
+
+def pooled(pool: nn.AvgPool2d, x: Tensor) -> Tensor:
+    """The pool on a sequence [T, N, C, H, W]."""
+    plain = pool.padding == 0 and not pool.ceil_mode and pool.divisor_override is None
+    size = pool.kernel_size
+    if plain and isinstance(size, int) and size == pool.stride and size <= min(x.shape[-2:]):
+        return _MeanOfWindows.apply(x, size)
+    return nn.AvgPool2d.forward(pool, x.flatten(0, 1)).unflatten(0, x.shape[:2])

@@ -1,6 +1,9 @@
 """Threshold-dependent batch normalisation as a layer: parameters, running statistics, process groups."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -96,15 +99,24 @@ class TdBN(nn.Module):
 
     def _batch_moments(self, xs: Sequence[Tensor]) -> Moments:
         """Those of the batch, which the running ones follow."""
-        group = self.group
-        pairs = [functional.moments(x) if group is None else kernels.joined_moments(x, group) for x in xs]
-        mean, var = (torch.stack(values) for values in zip(*pairs, strict=True))
+        if self.group is not None:
+            mean, var = kernels.joined_moments(xs, self.group)
+        else:
+            mean, var = (torch.stack(values) for values in zip(*map(functional.moments, xs), strict=True))
         self._follow(mean, var)
         return mean, var
 
-    @torch.no_grad()
     def _follow(self, mean: Tensor, var: Tensor) -> None:
-        """Move the running statistics towards these; in place, since DDP and CUDA graphs keep the tensors."""
+        """Move the running statistics towards these, now or `together` with those of other layers."""
+        postponed = None if torch.compiler.is_compiling() else _postponed.get()
+        if postponed is None:
+            self._move(mean, var)
+        else:
+            postponed.append((self, mean.detach(), var.detach()))
+
+    @torch.no_grad()
+    def _move(self, mean: Tensor, var: Tensor) -> None:
+        """In place, since CUDA graphs keep the tensors."""
         self.running_mean.lerp_(mean.to(self.running_mean.dtype), self.momentum)
         self.running_var.lerp_(var.to(self.running_var.dtype), self.momentum)
 
@@ -114,6 +126,31 @@ class TdBN(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.channels}, branches={self.branches}, v_th={self.v_th}, eps={self.eps}, momentum={self.momentum}"
+
+
+_postponed: ContextVar[list[tuple[TdBN, Tensor, Tensor]] | None] = ContextVar("postponed", default=None)
+
+
+@contextmanager
+def together() -> Iterator[None]:
+    """Inside, running statistics wait for the end; then all of them move in a few operations, not in two per layer."""
+    moves: list[tuple[TdBN, Tensor, Tensor]] = []
+    token = _postponed.set(moves)
+    try:
+        yield
+    finally:
+        _postponed.reset(token)
+    turns: Counter[TdBN] = Counter()  # of a layer that ran several times, one after the other
+    lists: dict[tuple[int, float], tuple[list[Tensor], list[Tensor]]] = {}
+    for layer, *moments in moves:
+        running, targets = lists.setdefault((turns[layer], layer.momentum), ([], []))
+        for own, moment in zip((layer.running_mean, layer.running_var), moments, strict=True):
+            running.append(own)
+            targets.append(moment.to(own.dtype))
+        turns[layer] += 1
+    with torch.no_grad():
+        for (_, momentum), (running, targets) in lists.items():
+            torch._foreach_lerp_(running, targets, momentum)
 
 
 def normalisations(network: nn.Module) -> list[TdBN]:

@@ -1,4 +1,5 @@
-"""CIFAR-10: the rows of the paper's table by a modern and by its literal schedule, a fast and a best one."""
+"""CIFAR-10: the rows of the paper's table by a modern and by its literal schedule, a fast and a best one; twins without
+spikes, to be converted, and what is trained from a converted one."""
 
 from dataclasses import replace
 
@@ -109,4 +110,32 @@ def cifar10_resnet19_best() -> Recipe:
         cutout=16,
         policy="trivial",
         evaluate_every=10,
+    )
+
+
+@recipe
+def cifar10_relu19() -> Recipe:
+    """The ReLU twin of the ResNet-19, by the schedule of `cifar10_resnet19_t2`; `rheobase convert` makes it spike."""
+    return replace(_cifar10_resnet19(1), name="cifar10_relu19", neuron="relu")
+
+
+@recipe
+def cifar10_qcfs19() -> Recipe:
+    """The same, trained to be converted (Bu et al. 2022): activations of 8 levels below a threshold that is learnt."""
+    return replace(_cifar10_resnet19(1), name="cifar10_qcfs19", neuron="qcfs")
+
+
+@recipe
+def cifar10_hybrid19() -> Recipe:
+    """Hybrid training (Rathi et al. 2020): 10 epochs from a converted network (--from), 4 steps, no leak."""
+    return replace(
+        _cifar10_resnet19(4),
+        name="cifar10_hybrid19",
+        epochs=10,
+        decay=1.0,
+        reset="soft",
+        lr=0.02,
+        warmup_epochs=0.5,
+        average=0.98,
+        evaluate_every=1,
     )

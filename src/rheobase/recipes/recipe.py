@@ -5,8 +5,10 @@ Its parts (data, network, neuron, loss, optimizer) are names on the shelves of `
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
-from math import isfinite
+from math import inf
 from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+LARGEST, LARGEST_SEED = 10**9, 2**63 - 1  # numbers above are a slip of the hand, and overflow somewhere
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +53,12 @@ class Recipe:
     learn_decay: Literal["none", "layer", "channel"] = "none"
     """Learn the decay from its value on: one for a layer, or one for each of its channels."""
     neuron: str = "lif"
-    """What the network's somas are made of; `relu`: the twin without spikes, of one timestep."""
+    """What the network's somas are made of; `relu`: the twin without spikes, `qcfs`: one to be converted to spikes."""
+    levels: int = 8
+    """Of neuron=qcfs: steps between 0 and the threshold, to which activations are rounded."""
+
+    normalisation: Literal["tdbn", "none", "neunorm"] = "tdbn"
+    """Of what a neuron receives: `none` is STBP as it was, `neunorm` that of Wu et al. (2019); neither is deployed."""
 
     optimizer: str = "sgd"
     """Optimiser: `sgd`, `adamw`, or one of a plugin."""
@@ -100,6 +107,8 @@ class Recipe:
     """Arithmetic of the step."""
     memory: Literal["speed", "packed", "recompute"] = "speed"
     """What is kept for the backward pass: all, spikes as bits, or as little as possible; gradients are the same."""
+    statistics: Literal["joined", "local"] = "joined"
+    """Of several processes, tdBN normalises by the images of all together, or each by its own."""
     evaluate_every: int = 1
     """Epochs between two evaluations; the last epoch is always evaluated."""
     seed: int = 0
@@ -110,13 +119,21 @@ class Recipe:
             value = getattr(self, name)
             if kind is int and type(value) is not int:
                 raise ValueError(f"{name}: expected a whole number, got {value}")
+            if kind is bool and type(value) is not bool:
+                raise ValueError(f"{name}: expected true or false, got {value}")
+            if kind is float and type(value) not in (int, float):
+                raise ValueError(f"{name}: expected a number, got {value}")
+            largest = LARGEST_SEED if name == "seed" else LARGEST
+            if kind is int and value > largest:
+                raise ValueError(f"{name}: expected at most {largest}, got {value}")
             if kind is str and (not isinstance(value, str) or not value):
                 raise ValueError(f"{name}: expected a name, got {value!r}")
             if get_origin(kind) is Literal and value not in get_args(kind):
                 raise ValueError(f"{name}: expected one of {', '.join(get_args(kind))}, got '{value}'")
-        counts = ("timesteps", "epochs", "batch_size", "step_epochs", "evaluate_every")
+        counts = ("timesteps", "epochs", "batch_size", "step_epochs", "evaluate_every", "levels")
         self._check("at least 1", counts, lambda v: v >= 1)
-        self._check("above 0", ("v_th", "width", "lr"), lambda v: v > 0)
+        self._check("above 0", ("lr",), lambda v: v > 0)
+        self._check(f"between {1 / LARGEST} and {LARGEST}", ("v_th", "width"), lambda v: 1 / LARGEST <= v <= LARGEST)
         self._check("between 0 and 1", ("decay", "momentum", "label_smoothing", "average"), lambda v: 0 <= v <= 1)
         self._check(
             "0 or more",
@@ -137,8 +154,12 @@ class Recipe:
         )
         if self.learn_decay != "none" and not 0 < self.decay < 1:
             raise ValueError(f"decay: one that is learnt starts between 0 and 1, both excluded, got {self.decay}")
-        if self.neuron == "relu" and self.timesteps != 1:
-            raise ValueError(f"neuron=relu knows no time: expected timesteps=1, got {self.timesteps}")
+        if self.neuron in ("relu", "qcfs") and self.timesteps != 1:
+            raise ValueError(f"neuron={self.neuron} knows no time: expected timesteps=1, got {self.timesteps}")
+        if self.normalisation != "tdbn" and self.neuron != "lif":
+            raise ValueError(f"normalisation={self.normalisation} is for neuron=lif, got neuron={self.neuron}")
+        if self.levels != Recipe.levels and self.neuron in ("lif", "relu"):
+            raise ValueError(f"levels are those of neuron=qcfs; leave them out with neuron={self.neuron}")
         if self.short_epochs and not self.short_timesteps:
             raise ValueError("short_epochs needs short_timesteps: the number of timesteps in those epochs")
         if self.short_epochs and self.short_timesteps > self.timesteps:
@@ -150,7 +171,7 @@ class Recipe:
 
     def _check(self, what: str, names: Iterable[str], good: Callable[[Any], bool]) -> None:
         for name in names:
-            if not (isfinite(getattr(self, name)) and good(getattr(self, name))):
+            if not (-inf < getattr(self, name) < inf and good(getattr(self, name))):
                 raise ValueError(f"{name}: expected {what}, got {getattr(self, name)}")
 
     @classmethod
@@ -158,7 +179,7 @@ class Recipe:
         """The recipe with these settings, which come from the file `source`."""
         try:
             return cls(**settings)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             raise ValueError(f"{source}: no recipe of this version of rheobase ({error})") from None
 
     def slicing(self) -> dict[str, int | str]:

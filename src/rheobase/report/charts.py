@@ -14,3 +14,4 @@ class Chart:
     series: Mapping[str, tuple[Sequence[float | str], Sequence[float]]]
     bars: bool = False
     log: bool = False
+    log_x: bool = False

@@ -12,16 +12,16 @@ from rheobase.report.layout import section as _section
 
 
 def render(data: Mapping[str, Any]) -> str:
-    """The page for what `tasks.inspect.inspect_run` found."""
+    """The page for what `tasks.inspect` found in a run, or in a file, which has no rows of epochs."""
     recipe = data["recipe"]
     sections = [
-        _curves(data["rows"]),
+        *([] if data["rows"] is None else [_curves(data["rows"])]),
         _timesteps(data["accuracy_by_timesteps"], recipe["timesteps"], data["images"]),
         _section("Confusion matrix", f"{data['images']} test images", svg.heat_map(data["confusion"], data["classes"])),
         _rates(data["layers"], data["findings"]),
-        _gradients(data["gradients"]),
+        *([] if data["rows"] is None else [_gradients(data["gradients"])]),
         _samples(data["samples"], data["classes"]),
-        _membranes(data["membranes"]),
+        *([_membranes(data["membranes"])] if data["membranes"] else []),
         *_folded(data),
         _reproduce(data["command"], data["environment"]),
     ]
@@ -42,15 +42,19 @@ def _folded(data: Mapping[str, Any]) -> list[str]:
 
 
 def _facts(data: Mapping[str, Any]) -> dict[str, str]:
-    tested = [row["test_accuracy"] for row in data["rows"] if "test_accuracy" in row]
     done, layers = data["operations"], data["layers"]
     neurons = sum(layer["neurons"] for layer in layers)
     rate = sum(layer["rate"] * layer["neurons"] for layer in layers) / max(1, neurons)
-    facts = {
-        "test accuracy, last epoch": f"{100 * tested[-1]:.2f} %" if tested else "none yet",
-        "best epoch": f"{100 * max(tested):.2f} %" if tested else "none yet",
-        "spikes per neuron and step": f"{rate:.3f}",
-    }
+    if data["rows"] is None:
+        accuracy = data["accuracy_by_timesteps"][data["recipe"]["timesteps"] - 1]
+        facts = {f"accuracy, {data['images']} test images": f"{100 * accuracy:.2f} %"}
+    else:
+        tested = [row["test_accuracy"] for row in data["rows"] if "test_accuracy" in row]
+        facts = {
+            "test accuracy, last epoch": f"{100 * tested[-1]:.2f} %" if tested else "none yet",
+            "best epoch": f"{100 * max(tested):.2f} %" if tested else "none yet",
+        }
+    facts["spikes per neuron and step"] = f"{rate:.3f}"
     if done is not None:
         facts |= {
             "energy per image, 45 nm": _joule(done["joule"]),

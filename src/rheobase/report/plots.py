@@ -34,7 +34,7 @@ def learning_curves(rows: list[dict[str, Any]], path: Path) -> None:
         axes.legend()
     losses.set_ylabel("loss")
     accuracies.set_ylabel("accuracy, %")
-    picture.savefig(path, dpi=120)
+    _save(picture, path)
 
 
 def recordings(found: Sequence[tuple[str, Mapping[str, Any]]], path: Path) -> None:
@@ -51,8 +51,7 @@ def recordings(found: Sequence[tuple[str, Mapping[str, Any]]], path: Path) -> No
         curve.set(xlabel="s", ylabel="events per second", ylim=(0, None))
         curve.grid(alpha=0.3)
         image.title.set_fontsize(9)
-    with atomic_write(path) as part:
-        picture.savefig(part, dpi=120, format=path.suffix.removeprefix("."))
+    _save(picture, path)
 
 
 def draw(name: str, title: str, charts: Sequence[Chart], folder: Path) -> list[Path]:
@@ -66,8 +65,13 @@ def draw(name: str, title: str, charts: Sequence[Chart], folder: Path) -> list[P
         _chart(axes, chart)
     paths = [folder / f"{name}.{kind}" for kind in ("svg", "png")]
     for path in paths:
-        picture.savefig(path, dpi=120)
+        _save(picture, path)
     return paths
+
+
+def _save(picture: Any, path: Path) -> None:
+    with atomic_write(path) as part:
+        picture.savefig(part, dpi=120, format=path.suffix.removeprefix("."))
 
 
 def _chart(axes: Any, chart: Chart) -> None:
@@ -85,6 +89,8 @@ def _chart(axes: Any, chart: Chart) -> None:
         axes.set_xticks(range(len(xs)), xs, rotation=30 if words else 0, ha="right" if words else "center", fontsize=7)
     if chart.log:
         axes.set_yscale("log")
+    if chart.log_x:
+        axes.set_xscale("log")
     axes.set(title=chart.title, xlabel=chart.x, ylabel=chart.y)
     axes.title.set_fontsize(9)
     axes.grid(alpha=0.3)

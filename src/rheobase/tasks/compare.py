@@ -144,6 +144,8 @@ def _common(run: Run) -> dict[str, Any]:
     settings = {key: value for key, value in asdict(run.recipe).items() if key != "seed"}
     recorded = run.read("environment.json") if (run.folder / "environment.json").exists() else {}
     recorded = recorded.get("record", recorded)  # earlier versions wrote it without that key
+    if not isinstance(recorded, dict) or not isinstance(recorded.get("device", ""), str):
+        raise ValueError(f"{run.folder / 'environment.json'} does not say on what the run was trained; restore it")
     return {
         "recipe": settings.pop("name"),
         **settings,
@@ -159,7 +161,7 @@ def _epochs(rows: list[Row]) -> int:
 
 
 def _group(runs: list[Run]) -> Group:
-    sizes = _Sizes.of(runs[0])
+    sizes = Sizes.of(runs[0])
     members = [_member(run, sizes) for run in runs]
     tested: dict[int, list[float]] = {}
     for run in runs:
@@ -187,7 +189,7 @@ def _name(folders: list[Path]) -> str:
     return ", ".join(map(str, folders))
 
 
-def _member(run: Run, sizes: "_Sizes") -> Member:
+def _member(run: Run, sizes: "Sizes") -> Member:
     rows = run.rows()
     tested = [row for row in rows if "test_accuracy" in row]
     last, best = (tested[-1], max(tested, key=lambda row: row["test_accuracy"])) if tested else ({}, {})
@@ -206,7 +208,7 @@ def _member(run: Run, sizes: "_Sizes") -> Member:
 
 
 @dataclass(frozen=True)
-class _Sizes:
+class Sizes:
     """What of the network of a run it takes to make sense of its firing rates."""
 
     neurons: dict[str, int]
@@ -214,7 +216,8 @@ class _Sizes:
     reason: str | None = None
 
     @classmethod
-    def of(cls, run: Run) -> "_Sizes":
+    def of(cls, run: Run) -> "Sizes":
+        """Of the network of a run; a network that cannot be built has none."""
         shape = run.data.shape
         try:
             with torch.device("meta"):
@@ -231,11 +234,13 @@ class _Sizes:
         return cls(reached.neurons, reached)
 
     def rate(self, rates: dict[str, float]) -> float | None:
+        """Mean spikes per neuron and step."""
         if not self.neurons or self.neurons.keys() != rates.keys():
             return None
         return sum(rates[name] * n for name, n in self.neurons.items()) / sum(self.neurons.values())
 
     def joule(self, rates: dict[str, float], timesteps: int) -> float | None:
+        """Energy of an inference."""
         if self.reached is None or self.neurons.keys() != rates.keys():
             return None
         return self.reached.joule(rates, timesteps)

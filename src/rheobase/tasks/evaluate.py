@@ -10,7 +10,7 @@ from rheobase import plugins
 from rheobase.data import Dataset
 from rheobase.data.feed import Feed
 from rheobase.deploy.network import Network
-from rheobase.tasks.open import about, input_dtype, open_file, open_run
+from rheobase.tasks.open import about, as_run, input_dtype, open_file, open_run, ready
 from rheobase.train import Evaluation, choose_device, evaluate
 from rheobase.train.runs import Run, load_network, open_data
 from rheobase.train.step import DTYPES
@@ -32,11 +32,11 @@ def evaluate_run(
         if not isinstance(deployed, Network):
             raise ValueError(f"{source} is a file that does not show its spikes; evaluate the run it was exported from")
         stated, owner = about(deployed, found), str(found)
-        recipe, record = replace(stated.recipe, precision="fp32"), stated.data
+        recipe, record = as_run(stated.recipe, deployed, where), stated.data
         network, dtype = deployed, input_dtype(deployed)
         loader, loss = plugins.dataset.get(recipe.data), plugins.loss.get(recipe.loss)
     if timesteps is not None:
         recipe = replace(recipe, timesteps=timesteps, short_epochs=0)
     dataset = open_data(recipe, record, data, owner, loader=loader)
     feed = Feed(dataset, recipe, where, dtype)
-    return evaluate(network.to(where, dtype), feed, recipe, loss=loss)
+    return evaluate(ready(network, recipe, where, dtype), feed, recipe, loss=loss, captured=True)

@@ -26,7 +26,8 @@ from rheobase.nn import ReferenceSoma, Soma, somas, watched
 from rheobase.recipes import RECIPES, Recipe, get
 from rheobase.recipes.settings import as_text, differences
 from rheobase.tasks.gradients import GradientNorms, gradient_norms, inner_layers
-from rheobase.train.runs import Run, load_network
+from rheobase.tasks.open import about, input_dtype, open_file
+from rheobase.train.runs import Run, load_network, open_data
 
 BATCH, FEW, SAMPLES, NEURONS = 32, 8, 6, 8
 
@@ -50,9 +51,7 @@ def inspect_run(run: Run, *, data: Path | None = None, images: int = 360) -> dic
         "rows": run.rows(),
         "images": len(labels),
         "confusion": _confusion(logits[: recipe.timesteps].mean(0).argmax(1), labels, len(info.classes)),
-        "accuracy_by_timesteps": [
-            float((logits[:t].mean(0).argmax(1) == labels).double().mean()) for t in range(1, len(logits) + 1)
-        ],
+        "accuracy_by_timesteps": _by_timesteps(logits, labels),
         "layers": [asdict(layer) | {"rate": layer.rate, "spikes": layer.spikes} for layer in layers],
         "findings": findings(layers),
         "membranes": _membranes(network, few, recipe.timesteps),
@@ -61,6 +60,50 @@ def inspect_run(run: Run, *, data: Path | None = None, images: int = 360) -> dic
         "gradients": _gradients(copy.deepcopy(network), few, labels[:FEW], exact),
         "samples": _samples(network, x, labels, logits[: recipe.timesteps], info, recipe.timesteps),
     }
+
+
+def inspect_file(path: Path, *, data: Path | None = None, images: int = 360) -> dict[str, Any]:
+    """The same of a deployed network, which has neither epochs nor gradients."""
+    network = open_file(path)
+    if not isinstance(network, Network):
+        raise ValueError(f"{path} is a file that does not show its spikes; give the network it was exported from")
+    stated = about(network, path)
+    recipe, info = replace(stated.recipe, precision="fp32"), stated.data
+    dataset = open_data(recipe, info, data, path)
+    x, labels = first_images(dataset, recipe, images, input_dtype(network))
+    layers = activity(network, _batches(x), recipe.timesteps, _neurons(network))
+    logits = _logits(network, x, _longest(recipe.timesteps, x))
+    made = network.info.get("converted", {})
+    return {
+        "folder": path.name,
+        "recipe": asdict(recipe),
+        "simulated": info.simulated,
+        "command": shlex.join(["rheobase", "report", path.name]),
+        "classes": list(info.classes),
+        "environment": made,
+        "rows": None,
+        "images": len(labels),
+        "confusion": _confusion(logits[: recipe.timesteps].mean(0).argmax(1), labels, len(info.classes)),
+        "accuracy_by_timesteps": _by_timesteps(logits, labels),
+        "layers": [asdict(layer) | {"rate": layer.rate, "spikes": layer.spikes} for layer in layers],
+        "findings": findings(layers),
+        "membranes": {},
+        **_counted(network, _first(x, IMAGES), recipe.timesteps),
+        "gradients": None,
+        "samples": _samples(network, x, labels, logits[: recipe.timesteps], info, recipe.timesteps),
+    }
+
+
+def _neurons(network: nn.Module) -> dict[str, nn.Module]:
+    """The layers that fire, by name: somas, or those of a deployed network."""
+    if isinstance(network, Network):
+        return {name: node for name, node in network.nodes.items() if isinstance(node, LIF)}
+    return dict(somas(network))
+
+
+def _by_timesteps(logits: Tensor, labels: Tensor) -> list[float]:
+    """The accuracy within 1, 2, ... steps."""
+    return [float((logits[:t].mean(0).argmax(1) == labels).double().mean()) for t in range(1, len(logits) + 1)]
 
 
 def _gradients(network: nn.Module, x: Tensor, labels: Tensor, recipe: Recipe) -> dict[str, Any] | None:
@@ -78,6 +121,10 @@ def _deployed(network: nn.Module, x: Tensor, timesteps: int) -> dict[str, Any]:
         folded = fold(network)
     except ValueError as error:
         return {"operations": None, "graph": None, "not_folded": str(error)}
+    return _counted(folded, x, timesteps)
+
+
+def _counted(folded: Network, x: Tensor, timesteps: int) -> dict[str, Any]:
     counted = operations(folded, x, timesteps if x.ndim == 4 else None)
     additions, multiplications = counted.count()
     done = {
@@ -243,7 +290,7 @@ def _samples(
     chosen = wrong + right.nonzero().flatten()[: SAMPLES - len(wrong)].tolist()
     spikes: dict[str, Tensor] = {}
     picked = x[chosen] if x.ndim == 4 else x[:, chosen]
-    with watched(network, somas(network), spikes.__setitem__):
+    with watched(network, _neurons(network), spikes.__setitem__):
         network(picked, timesteps if x.ndim == 4 else None)
     mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (info.mean, info.std))
     samples = []

@@ -1,6 +1,6 @@
 """The network behind a path: of a run, in a file, or one that comes with the package; and what it was trained on."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,13 @@ from rheobase.deploy import formats, shipped
 from rheobase.deploy.folding import fold
 from rheobase.deploy.formats import onnx
 from rheobase.deploy.network import Network
+from rheobase.deploy.shapes import outputs
 from rheobase.recipes import Recipe
-from rheobase.train.runs import Run, load_network
+from rheobase.train.casting import hold_weights
+from rheobase.train.runs import Run, channels_last, load_network
+from rheobase.train.step import AUTOCAST
+
+LONGEST = 2**12  # timesteps that a file may ask for
 
 
 @dataclass(frozen=True)
@@ -33,7 +38,26 @@ def about(network: Network | onnx.Session, source: object) -> About:
     recipe, data = network.info.get("recipe"), network.info.get("data")
     if not isinstance(recipe, dict) or not isinstance(data, dict):
         raise ValueError(f"{source} does not say what it was trained on; export it again from its run")
-    return About(Recipe.of(recipe, source), DataInfo.of(data, source))
+    stated = About(Recipe.of(recipe, source), DataInfo.of(data, source))
+    if isinstance(source, Path) and source.is_file():
+        _check_fit(network, stated, source)
+    return stated
+
+
+def _check_fit(network: Network | onnx.Session, stated: About, path: Path) -> None:
+    """Raise a ValueError if the network in a file is not one for the data it states, or too large to be run on them."""
+    steps, shape, classes = stated.data.timesteps or stated.recipe.timesteps, stated.data.shape, stated.data.classes
+    if steps > LONGEST:
+        raise ValueError(f"{path}: it states {steps} timesteps; expected at most {LONGEST}")
+    if isinstance(network, Network):
+        try:
+            found = outputs(network, shape, steps, path.stat().st_size)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from None
+    else:
+        found = network.outputs_of(shape)
+    if found != len(classes):
+        raise ValueError(f"{path}: it has {found} outputs, but states {len(classes)} classes")
 
 
 def folded(run: Run) -> tuple[nn.Module, Network]:
@@ -47,6 +71,22 @@ def folded(run: Run) -> tuple[nn.Module, Network]:
 def input_dtype(network: nn.Module | onnx.Session) -> torch.dtype:
     """The type of numbers that a network takes."""
     return next(network.parameters()).dtype if isinstance(network, nn.Module) else torch.float32
+
+
+def as_run(recipe: Recipe, network: nn.Module, device: torch.device) -> Recipe:
+    """The recipe with the precision in which to run: on a GPU that of the training, where a network has no integers."""
+    integer = isinstance(network, Network) and network.integer
+    return recipe if device.type == "cuda" and not integer else replace(recipe, precision="fp32")
+
+
+def ready(network: nn.Module, recipe: Recipe, device: torch.device, dtype: torch.dtype) -> nn.Module:
+    """The network on that device, to be run under the recipe's autocast and no more."""
+    network = network.to(device, dtype)
+    if device.type != "cuda":
+        return network
+    if recipe.precision in AUTOCAST:
+        hold_weights(network, AUTOCAST[recipe.precision])
+    return channels_last(network)
 
 
 def open_file(path: Path) -> Network | onnx.Session:

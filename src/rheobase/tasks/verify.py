@@ -13,11 +13,12 @@ from rheobase.data.feed import Feed, first_images
 from rheobase.deploy import nirfile
 from rheobase.deploy.agreement import Agreement, Record, agreement, record
 from rheobase.deploy.formats import nir
+from rheobase.deploy.formats.onnx import Session
 from rheobase.deploy.network import Network
 from rheobase.deploy.simulate import simulate
 from rheobase.functional import readout
 from rheobase.tasks.open import About, about, open_file
-from rheobase.train.runs import Run, load_network
+from rheobase.train.runs import Run, load_network, open_data
 from rheobase.train.switches import cudnn
 
 LOSS, LOSS_INT8 = 0.0005, 0.003  # of accuracy
@@ -115,7 +116,7 @@ def recognised(forward: Forward, batches: Iterable[Batch], timesteps: int) -> Te
 
 def verify(
     path: Path,
-    run: Run,
+    source: Run | Path,
     *,
     data: Path | None = None,
     images: int = 32,
@@ -123,16 +124,28 @@ def verify(
     device: torch.device = CPU,
     right: Tensor | None = None,
 ) -> Verification:
-    """Run the file at `path` against the trained network of `run`: `images` of them in detail, all for accuracy.
+    """Run the file at `path` against the network it came from: `images` of them in detail, all for accuracy.
 
-    What the trained network gets `right` is measured too, unless it is known.
+    `source` is the run of that network, or the file of a converted one. What it gets `right` is measured too, unless it
+    is known.
     """
     graph = nirfile.read(path) if path.suffix == nir.SUFFIX else None  # parsed once, for torch and the simulator
     network = open_file(path) if graph is None else nir.from_graph(graph, str(path))
-    model, recipe = load_network(run), run.recipe
+    if isinstance(source, Run):
+        _refuse_converted(path, network)
+        model, own_about = load_network(source), About(source.recipe, source.data)
+    else:
+        original = open_file(source)
+        if not isinstance(original, Network):
+            raise ValueError(f"{source} is a file that does not show its spikes; give the network it was exported from")
+        model, own_about = original, about(original, source)
+    recipe = own_about.recipe
     timesteps = recipe.timesteps
-    _refuse_another(path, about(network, path), run, About(recipe, run.data))
-    dataset = run.open_data(data)
+    _refuse_another(path, about(network, path), source, own_about)
+    if isinstance(source, Run):
+        dataset = source.open_data(data)
+    else:
+        dataset = open_data(recipe, own_about.data, data, source)
     simulation = counted = None
 
     x, _ = first_images(dataset, recipe, images, torch.float64)
@@ -167,7 +180,16 @@ def verify(
     )
 
 
-def _refuse_another(path: Path, stated: About, run: Run, own: About) -> None:
+def _refuse_converted(path: Path, network: Network | Session) -> None:
+    """A converted network and the ReLU network that it came from have no spikes in common."""
+    if "converted" in network.info:
+        raise ValueError(
+            f"{path} was converted from a ReLU network, which has no spikes to compare; measure it with rheobase eval, "
+            "or verify what was exported from a converted file against that file"
+        )
+
+
+def _refuse_another(path: Path, stated: About, source: Run | Path, own: About) -> None:
     for what, one, other in (
         ("another network", stated.recipe.network, own.recipe.network),
         ("another number of timesteps", stated.recipe.timesteps, own.recipe.timesteps),
@@ -176,7 +198,7 @@ def _refuse_another(path: Path, stated: About, run: Run, own: About) -> None:
         ("another normalisation", (stated.data.mean, stated.data.std), (own.data.mean, own.data.std)),
     ):
         if one != other:
-            raise ValueError(f"{path} has {what} than {run}; give the run that it was exported from")
+            raise ValueError(f"{path} has {what} than {source}; give the run that it was exported from")
 
 
 def _difference(expected: Tensor, found: Tensor) -> float:

@@ -3,6 +3,6 @@
 from rheobase.train.evaluation import Evaluation, evaluate
 from rheobase.train.loop import choose_device, fit
 from rheobase.train.progress import Reporter
-from rheobase.train.trainer import Interrupted
+from rheobase.train.stopping import Interrupted
 
 __all__ = ["Evaluation", "Interrupted", "Reporter", "choose_device", "evaluate", "fit"]

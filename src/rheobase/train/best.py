@@ -5,14 +5,22 @@ While the run goes on, its checkpoints carry the best weights too, so that a res
 
 import shutil
 from dataclasses import asdict
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import nn
 
-from rheobase.files import write_json
+from rheobase.files import atomic_write, write_json
 from rheobase.train import checkpoint, origins
 from rheobase.train.checkpoint import Checkpoint, Tensors
 from rheobase.train.runs import START, Row, Run
+
+
+class Epoch(NamedTuple):
+    """One that was the best when a checkpoint was made."""
+
+    row: dict[str, Any]
+    """Its number, step and accuracy; empty before the first evaluation."""
+    weights: Tensors
 
 
 class Best:
@@ -20,37 +28,37 @@ class Best:
 
     def __init__(self, run: Run, part_bytes: int | None) -> None:
         self.run, self.part_bytes = run, part_bytes
-        self.row: dict[str, Any] = {}  # epoch, step and accuracy; empty before the first evaluation
-        self.weights: Tensors = {}
-        self.written = True
+        self.epoch = Epoch({}, {})
+        self.written = 0  # which epoch the folder holds; of a resumed run it is not known
 
     def see(self, row: Row, network: nn.Module) -> None:
         """`row` is what was found of `network` after an epoch."""
-        if row.get("test_accuracy", -1.0) > self.row.get("test_accuracy", -1.0):
-            self.row = {key: row[key] for key in ("epoch", "step", "test_accuracy")}
-            self.weights = {name: t.detach().to("cpu", copy=True) for name, t in network.state_dict().items()}
-            self.written = False
+        if row.get("test_accuracy", -1.0) > self.epoch.row.get("test_accuracy", -1.0):
+            kept = {key: row[key] for key in ("epoch", "step", "test_accuracy")}
+            weights = {name: t.detach().to("cpu", copy=True) for name, t in network.state_dict().items()}
+            self.epoch = Epoch(kept, weights)
 
     def restore(self, saved: Checkpoint) -> None:
-        self.row, self.weights = saved.state.get("best", {}), saved.tensors.get("best", {})
-        self.written = not self.row
+        self.epoch = Epoch(saved.state.get("best", {}), saved.tensors.get("best", {}))
 
-    def write(self) -> None:
+    def write(self, epoch: Epoch) -> None:
         """Make the folder hold it, if it does not yet."""
-        if self.written:
+        if epoch.row.get("epoch", 0) == self.written:
             return
         run, own = self.run, Run(self.run.best)
-        tensors = {"weights": self.weights}
-        path = checkpoint.save(own.checkpoints, self.row["step"], tensors, {}, part_bytes=self.part_bytes)
+        tensors = {"weights": epoch.weights}
+        path = checkpoint.save(own.checkpoints, epoch.row["step"], tensors, {}, part_bytes=self.part_bytes)
         for other in own.checkpoints.glob("[0-9]*"):
             if other != path:
                 shutil.rmtree(other)
         if not (own.folder / "recipe.json").exists():
             for name in ("data.json", "environment.json", START, origins.FILE):
                 if (run.folder / name).exists():
-                    shutil.copyfile(run.folder / name, own.folder / name)
+                    with atomic_write(own.folder / name) as part:
+                        shutil.copyfile(run.folder / name, part)
             if (run.folder / origins.SOURCES).exists():
                 shutil.copytree(run.folder / origins.SOURCES, own.folder / origins.SOURCES, dirs_exist_ok=True)
-        own.write_rows([row for row in run.rows() if row["epoch"] <= self.row["epoch"]])
-        write_json(own.folder / "recipe.json", asdict(run.recipe))  # the last one: it makes the folder a run
-        self.written = True
+        own.write_rows([row for row in run.rows() if row["epoch"] <= epoch.row["epoch"]])
+        # the last one: it makes the folder a run
+        write_json(own.folder / "recipe.json", asdict(run.recipe))
+        self.written = epoch.row["epoch"]

@@ -8,6 +8,7 @@ joins again.
 import hashlib
 import json
 import os
+import re
 import shutil
 import warnings
 from collections.abc import Iterator
@@ -15,14 +16,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import safetensors
 import safetensors.torch
 from torch import Tensor
 
+from rheobase.files import first_line, parse_json, read_plain
+from rheobase.train import tensorfile
+
 KEEP = 2
 SUMS = "SHA256SUMS"
+DAMAGED = ".damaged"
 
 Tensors = dict[str, Tensor]
+Chunks = list[memoryview]
 
 
 @dataclass(frozen=True)
@@ -37,10 +42,13 @@ class Checkpoint:
     def weights(self) -> Tensors:
         """Of the network. Those that have `units` are kept as integers, in multiples of a unit per output channel."""
         units = self.tensors.get("units", {})
-        return {
-            name: t * units[name].view(-1, *[1] * (t.ndim - 1)) if name in units else t
-            for name, t in self.tensors["weights"].items()
-        }
+        try:
+            return {
+                name: t * units[name].view(-1, *[1] * (t.ndim - 1)) if name in units else t
+                for name, t in self.tensors["weights"].items()
+            }
+        except RuntimeError:
+            raise ValueError(f"checkpoint {self.path} is damaged: its units do not fit its weights") from None
 
     def sha256(self) -> str:
         """Of the file of the weights, whole or in parts."""
@@ -61,8 +69,9 @@ def save(
 ) -> Path:
     """Write checkpoint `step` into `folder` and remove all but the newest ones."""
     path = folder / f"{step:08d}"
-    files = {f"{name}.safetensors": safetensors.torch.save(_plain(group)) for name, group in tensors.items()}
-    files["state.json"] = (json.dumps(state, indent=1, sort_keys=True, allow_nan=False) + "\n").encode()
+    files = {f"{name}.safetensors": tensorfile.chunks(group) for name, group in tensors.items()}
+    text = json.dumps(state, indent=1, sort_keys=True, allow_nan=False) + "\n"
+    files["state.json"] = [memoryview(text.encode())]
     pieces = {piece: content for name, data in files.items() for piece, content in _pieces(name, data, part_bytes)}
     temporary = folder / f".{path.name}.incomplete"
     try:
@@ -71,7 +80,7 @@ def save(
         temporary.mkdir()
         for name, content in pieces.items():
             _write(temporary / name, content)
-        _write(temporary / SUMS, _sums(pieces))
+        _write(temporary / SUMS, [memoryview(_sums(pieces))])
         _remove(path)
         temporary.rename(path)
         _flush_folder(folder)
@@ -86,8 +95,8 @@ def save(
 def load(path: Path) -> Checkpoint:
     """The checkpoint at `path`; a damaged one raises a ValueError."""
     try:
-        pieces = {p.name: p.read_bytes() for p in sorted(path.iterdir()) if p.name != SUMS}
-        if (path / SUMS).read_bytes() != _sums(pieces):
+        pieces = {p.name: read_plain(p) for p in sorted(path.iterdir()) if p.name != SUMS}
+        if (path / SUMS).read_bytes() != _sums({name: [memoryview(content)] for name, content in pieces.items()}):
             raise ValueError(f"checkpoint {path} is damaged: its files do not match {SUMS}")
     except OSError as error:
         raise ValueError(f"checkpoint {path} cannot be read: {error.strerror}") from None
@@ -95,19 +104,33 @@ def load(path: Path) -> Checkpoint:
     for name, content in pieces.items():
         whole = name.partition(".part")[0]
         files[whole] = files.get(whole, b"") + content
-    state = json.loads(files.pop("state.json"))
-    tensors = {name.removesuffix(".safetensors"): safetensors.torch.load(data) for name, data in files.items()}
-    return Checkpoint(path, int(path.name), tensors, state)
+    try:
+        state = parse_json(files.pop("state.json"))
+        tensors = {name.removesuffix(".safetensors"): safetensors.torch.load(data) for name, data in files.items()}
+        if not isinstance(state, dict) or "weights" not in tensors:
+            raise ValueError("it has no state or no weights")
+        return Checkpoint(path, int(path.name), tensors, state)
+    except Exception as error:  # its sums agree, but it is not one of ours
+        raise ValueError(f"checkpoint {path} is damaged: {first_line(error)}") from None
 
 
-def latest(folder: Path) -> Checkpoint | None:
-    """The newest good checkpoint in `folder`, with a warning for every damaged one; None where nothing was saved."""
+def latest(folder: Path, *, set_aside: bool = False) -> Checkpoint | None:
+    """The newest good checkpoint in `folder`, with a warning for every damaged one; None where nothing was saved.
+
+    Newer damaged ones can be `set_aside`, for who goes on from it: as NUMBER.damaged they take no place of a good one.
+    """
     paths = _steps(folder)
-    for path in paths:
+    for i, path in enumerate(paths):
         try:
-            return load(path)
+            found = load(path)
         except ValueError as error:
             warnings.warn(f"{error}; trying the one before", stacklevel=2)
+            continue
+        for damaged in paths[:i] if set_aside else []:
+            aside = damaged.with_suffix(DAMAGED)
+            _remove(aside)
+            damaged.rename(aside)
+        return found
     if paths:
         raise ValueError(f"no checkpoint in {folder} is usable; start the run again in another folder")
     return None
@@ -122,28 +145,40 @@ def _steps(folder: Path) -> list[Path]:
     """Newest first."""
     if not folder.is_dir():
         return []
-    return sorted((p for p in folder.iterdir() if p.name.isdigit()), key=lambda p: int(p.name), reverse=True)
+    found = (p for p in folder.iterdir() if re.fullmatch("[0-9]{1,18}", p.name))
+    return sorted(found, key=lambda p: int(p.name), reverse=True)
 
 
-def _plain(tensors: Tensors) -> Tensors:
-    return {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
-
-
-def _pieces(name: str, data: bytes, part_bytes: int | None) -> Iterator[tuple[str, bytes]]:
-    if part_bytes is None or len(data) <= part_bytes:
+def _pieces(name: str, data: Chunks, part_bytes: int | None) -> Iterator[tuple[str, Chunks]]:
+    """A file, or its parts."""
+    size = sum(map(len, data))
+    if part_bytes is None or size <= part_bytes:
         yield name, data
         return
-    for i, start in enumerate(range(0, len(data), part_bytes)):
-        yield f"{name}.part{i:04d}", data[start : start + part_bytes]
+    for i, start in enumerate(range(0, size, part_bytes)):
+        yield f"{name}.part{i:04d}", list(_cut(data, start, start + part_bytes))
 
 
-def _sums(pieces: dict[str, bytes]) -> bytes:
-    return "".join(f"{hashlib.sha256(pieces[name]).hexdigest()}  {name}\n" for name in sorted(pieces)).encode()
+def _cut(data: Chunks, start: int, stop: int) -> Iterator[memoryview]:
+    for chunk in data:
+        yield chunk[max(start, 0) : max(stop, 0)]
+        start, stop = start - len(chunk), stop - len(chunk)
 
 
-def _write(path: Path, content: bytes) -> None:
+def _sums(pieces: dict[str, Chunks]) -> bytes:
+    lines = []
+    for name in sorted(pieces):
+        digest = hashlib.sha256()
+        for chunk in pieces[name]:
+            digest.update(chunk)
+        lines.append(f"{digest.hexdigest()}  {name}\n")
+    return "".join(lines).encode()
+
+
+def _write(path: Path, content: Chunks) -> None:
     with open(path, "xb") as file:
-        file.write(content)
+        for chunk in content:
+            file.write(chunk)
         file.flush()
         os.fsync(file.fileno())
 

@@ -11,10 +11,9 @@ from rheobase.functional import readout
 from rheobase.nn import Soma, watched
 from rheobase.plugins import Part
 from rheobase.recipes import Recipe
-from rheobase.train.distributed import Team
+from rheobase.train.capture import capture
+from rheobase.train.distributed import ALONE, Team
 from rheobase.train.step import autocast, loss_of
-
-ALONE = Team()
 
 
 @dataclass(frozen=True)
@@ -37,9 +36,18 @@ class Evaluation:
 
 @torch.no_grad()
 def evaluate(
-    network: nn.Module, feed: Feed, recipe: Recipe, team: Team = ALONE, *, loss: Part | None = None
+    network: nn.Module,
+    feed: Feed,
+    recipe: Recipe,
+    team: Team = ALONE,
+    *,
+    loss: Part | None = None,
+    captured: bool = False,
 ) -> Evaluation:
-    """Loss, accuracy and firing rates over the test images."""
+    """Loss, accuracy and firing rates over the test images.
+
+    If `captured`, batches become one CUDA graph on a GPU. It has memory of its own, which a training may not have left.
+    """
     somas = {name: module for name, module in network.named_modules() if isinstance(module, Soma | LIF)}
     rates = torch.zeros(2, len(somas), dtype=torch.float64, device=feed.device)  # summed, and of how many images
     totals = torch.zeros(3, dtype=torch.float64, device=feed.device)  # loss, correct, images
@@ -50,13 +58,18 @@ def evaluate(
         rates[0, places[name]] += (spikes != 0).mean(dtype=torch.float64) * spikes.shape[1]
         rates[1, places[name]] += spikes.shape[1]  # a layer may run more than once
 
+    def measure(images: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
+        with autocast(recipe, feed.device):
+            logits = network(images, recipe.timesteps)
+        totals[0] += loss_of(logits, labels, recipe, loss) * len(labels)
+        totals[1] += (readout(logits).argmax(1) == labels).sum()
+        totals[2] += len(labels)
+        return ()
+
+    step = capture(measure, feed.device, eager_calls=1) if captured else measure
     with watched(network, somas, count):
         for images, labels in feed.testing():
-            with autocast(recipe, feed.device):
-                logits = network(images, recipe.timesteps)
-            totals[0] += loss_of(logits, labels, recipe, loss) * len(labels)
-            totals[1] += (readout(logits).argmax(1) == labels).sum()
-            totals[2] += len(labels)
+            step(images, labels)
     total, correct, n = team.sum(totals).tolist()
     summed, seen = team.sum(rates)
     firing_rates = (summed / seen.clamp(min=1)).tolist()

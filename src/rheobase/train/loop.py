@@ -1,6 +1,7 @@
 """`fit`: from a recipe to the folder of a trained run."""
 
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,17 @@ from rheobase.data import Dataset
 from rheobase.data.feed import Feed, generator
 from rheobase.plugins import Part
 from rheobase.recipes import Recipe
-from rheobase.train import checkpoint, distributed
+from rheobase.train import checkpoint, distributed, muster
+from rheobase.train.checkpoint import Checkpoint
+from rheobase.train.claim import claimed
+from rheobase.train.distributed import Team
 from rheobase.train.parts import Parts, named_after
 from rheobase.train.progress import Reporter, process_seconds
-from rheobase.train.runs import Run, channels_last, load_data, network_for
-from rheobase.train.start import Start, describe
+from rheobase.train.runs import Run, channels_last, load_data, network_for, own_folder, refuse_used
+from rheobase.train.start import describe, normalising, start_of
 from rheobase.train.step import DTYPES
+from rheobase.train.stopping import Signals
+from rheobase.train.switches import threads
 from rheobase.train.trainer import Trainer
 
 SAVE_SECONDS = 30.0
@@ -39,6 +45,7 @@ def fit(
     reporter: Reporter | None = None,
     save_every: float = SAVE_SECONDS,
     part_bytes: int | None = None,
+    patience: float = distributed.PATIENCE,
     began: float | None = None,
 ) -> Run:
     """Train `recipe` into the folder `out`, or resume the run that is there, by its own, from its newest checkpoint.
@@ -46,13 +53,14 @@ def fit(
     `network`, `neuron`, `dataset`, `loss` and `optimizer` take the place of the parts that the recipe names; they are
     what the decorators of `plugins` take, or a `Dataset`. `data` is the folder with the data set's files.
 
-    `start` is a trained run, its folder, or the name of a network of the package, to begin with its weights instead of
-    random ones; inputs are then normalised as its were. `keep_best` keeps the best epoch in the folder `best` of the
-    run, which is a run itself.
+    `start` is a trained run, its folder, the name of a network of the package, or the file of a converted network, to
+    begin with its weights instead of random ones; inputs are then normalised as its were. `keep_best` keeps the best
+    epoch in the folder `best` of the run, which is a run itself.
 
-    A checkpoint is written after the epoch in which `save_every` seconds have passed, at the end, and on Ctrl-C. Its
-    files above `part_bytes` are cut into parts of that size. `began` is when the work on it began, in seconds since
-    the start of this process; without it, now.
+    A checkpoint is written every `save_every` seconds (0: after every epoch), at the end, and at a signal that stops
+    the run. Its files above `part_bytes` are cut into parts of that size. A process that has waited for another one of
+    its team for `patience` seconds gives up. `began` is when the work on it began, in seconds since the start of this
+    process; without it, now.
     """
     began = process_seconds() if began is None else began
     if resume and out is None:
@@ -61,7 +69,83 @@ def fit(
         raise ValueError("a resumed run goes on as it began; leave out start and keep_best")
     handed = {"network": network, "neuron": neuron, "data": dataset, "loss": loss, "optimizer": optimizer}
     given = {name: part for name, part in handed.items() if part is not None}
-    earlier = Run(out, **given) if resume and out is not None else None
+    with Signals().watched() as signals, distributed.team(choose_device(device), patience) as (team, where):
+        with muster.together(team):
+            if team.world > 1 and out is None:
+                raise ValueError("a run of several processes needs a folder that all can see; give one with --out")
+            earlier = Run(out, **given) if resume and out is not None else None
+            recipe = _chosen(recipe, earlier, given)
+            if recipe.freeze != "none" and start is None and earlier is None:
+                raise ValueError(f"freeze={recipe.freeze} needs a trained network to start from; name one with --from")
+            begins = None if start is None else start_of(start)
+            if data is not None and not data.exists() and not download:
+                raise ValueError(f"there is no {data}; say where the data are with --data, or leave it out")
+            parts = Parts.of(recipe, **given) if earlier is None else earlier.parts
+            if out is not None and earlier is None:
+                refuse_used(out)
+
+        def images() -> Dataset:
+            if earlier is not None:
+                return earlier.open_data(data, resume=True, download=download)
+            own = load_data(recipe, data, parts.data, download=download)
+            return own if begins is None else normalising(begins, own)
+
+        with muster.together(team):  # a download is for one process to do, before the others look
+            found = images() if team.leads else None
+        with muster.together(team):
+            found = found or images()
+        muster.refuse_others(team, recipe, parts, found.info.fingerprint)
+        with muster.together(team):
+            feed = Feed(found, recipe, where, DTYPES.get(recipe.precision, torch.float32), team.rank, team.world)
+            torch.manual_seed(generator(recipe.seed).initial_seed())
+            # before there is a folder: it may be impossible
+            model = channels_last(network_for(recipe, found.info, parts)).to(feed.dtype)
+            options: dict[str, Any] = {"keep_best": keep_best, "part_bytes": part_bytes, **given}
+            if team.leads and begins is not None:
+                options |= {"start": begins.load_into(model, recipe, feed), "weights": model.state_dict()}
+        shown = reporter if reporter and team.leads else Reporter()
+        out = out or own_folder(recipe.name)
+        with claimed(out) if team.leads else nullcontext():
+            if team.leads and earlier is None:
+                Run.create(out, recipe, found.info, where, processes=team.world, **options)
+                if begins is not None:
+                    shown.note(describe(options["start"], len(found.info.classes)))
+            run = earlier or Run(out, **given)
+            try:
+                saved = _found(run, team)
+                with _as_it_began(run, team.world, where, shown) if resume else nullcontext():
+                    trainer = Trainer(
+                        run, model, parts, feed, team, shown, began, save_every=save_every, part_bytes=part_bytes
+                    )
+                    if saved is not None:
+                        trainer.restore(saved)
+                    elif resume and (run.start is not None or (run.rows() and not run.beginning)):
+                        raise ValueError(
+                            f"{run} has no checkpoint any more to go on from; train it again in another folder"
+                        )
+                    if team.leads:
+                        run.remember(data=data, start=None if begins is None else begins.place())
+                    if team.leads and resume:
+                        run.keep_rows(trainer.step // feed.steps)
+                    trainer.train(signals)
+            except BaseException:  # a signal before the first step, too
+                if team.leads and earlier is None:
+                    run.discard_if_empty()
+                raise
+            team.wait()  # nobody leaves before the last checkpoint is written
+    return run
+
+
+def _found(run: Run, team: Team) -> Checkpoint | None:
+    """The newest good checkpoint, where all processes see the same; the first one sets damaged ones aside."""
+    muster.refuse_blind(team, run.folder)
+    saved = checkpoint.latest(run.checkpoints, set_aside=True) if team.leads else None
+    team.wait()
+    return saved if team.leads else checkpoint.latest(run.checkpoints)
+
+
+def _chosen(recipe: Recipe | None, earlier: Run | None, given: dict[str, Part | Dataset]) -> Recipe:
+    """The recipe to train by: that of the run to resume, and no other."""
     if recipe is None:
         if earlier is None:
             raise ValueError("fit needs a recipe, or a run to resume")
@@ -69,60 +153,25 @@ def fit(
     recipe = named_after(recipe, given)
     if earlier is not None:
         earlier.refuse_other(recipe)
-    if recipe.freeze != "none" and start is None and earlier is None:
-        raise ValueError(f"freeze={recipe.freeze} needs a trained network to start from; name one with --from")
-    begins = None if start is None else Start.of(start)
-    if data is not None and not data.exists() and not download:
-        raise ValueError(f"there is no {data}; say where the data are with --data, or leave it out")
-    with distributed.team(choose_device(device)) as (team, where):
-        if team.world > 1 and out is None:
-            raise ValueError("a run of several processes needs a folder that all can see; give one with --out")
-        parts = Parts.of(recipe, **given) if earlier is None else earlier.parts
+    return recipe
 
-        def images() -> Dataset:
-            if earlier is not None:
-                return earlier.open_data(data, resume=True, download=download)
-            own = load_data(recipe, data, parts.data, download=download)
-            return own if begins is None else begins.normalising(own)
 
-        # a download is for one process to do, before the others look
-        found = images() if team.leads else None
-        team.wait()
-        found = found or images()
-        feed = Feed(found, recipe, where, DTYPES.get(recipe.precision, torch.float32), team.rank, team.world)
-        torch.manual_seed(generator(recipe.seed).initial_seed())
-        # before there is a folder: it may be impossible
-        model = channels_last(network_for(recipe, found.info, parts)).to(feed.dtype)
-        shown = reporter if reporter and team.leads else Reporter()
-        if team.leads and earlier is None:
-            options: dict[str, Any] = {"keep_best": keep_best, "part_bytes": part_bytes, **given}
-            if begins is not None:
-                options |= {"start": begins.load_into(model, recipe), "weights": model.state_dict()}
-            out = Run.create(out, recipe, found.info, where, **options).folder
-            if begins is not None:
-                shown.note(describe(options["start"], len(found.info.classes)))
-        team.wait()
-        assert out is not None
-        run = earlier or Run(out, **given)
-        with run.claimed() if team.leads else nullcontext():
-            trainer = Trainer(run, model, parts, feed, team, shown, began, save_every=save_every, part_bytes=part_bytes)
-            if team.leads:
-                run.remember(data=data, start=None if begins is None else begins.place())
-            saved = checkpoint.latest(run.checkpoints) if resume or begins else None
-            if saved is not None:
-                trainer.restore(saved)
-            elif resume and (run.start is not None or (run.rows() and not run.beginning)):
-                raise ValueError(f"{run} has no checkpoint any more to go on from; train it again in another folder")
-            if resume and team.leads:
-                run.keep_rows(trainer.step // feed.steps)
-            try:
-                trainer.train()
-            except Exception:
-                if team.leads and earlier is None:
-                    run.discard_if_empty()
-                raise
-            team.wait()  # nobody leaves before the last checkpoint is written
-    return run
+@contextmanager
+def _as_it_began(run: Run, processes: int, device: torch.device, reporter: Reporter) -> Iterator[None]:
+    """On a CPU, go on with as many threads as the run began with, so that not a bit differs; say what does differ."""
+    began = run.read("environment.json") if (run.folder / "environment.json").exists() else {}
+    now = torch.get_num_threads()
+    then, number = began.get("processes", 1), began.get("record", {}).get("threads", now)
+    if processes != then:
+        reporter.note(
+            f"began with {then} and goes on with {processes} processes: the same batches and schedule, other rounding"
+        )
+    elif device.type == "cpu" and number != now:
+        reporter.note(f"goes on with the threads that it began with: {number} per process")
+        with threads(number):
+            yield
+        return
+    yield
 
 
 def choose_device(name: str) -> torch.device:

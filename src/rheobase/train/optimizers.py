@@ -3,6 +3,7 @@
 The learning rate is a tensor on a GPU, so that a captured step sees it change; what they keep must live there too.
 """
 
+from inspect import unwrap
 from typing import Any
 
 import torch
@@ -14,10 +15,23 @@ from rheobase.recipes import Recipe
 Groups = list[dict[str, Any]]
 
 
+def _without_compiler(kind: type[torch.optim.Optimizer]) -> type[Any]:
+    """The same optimiser, without torch's precautions for those who compile it: they import the compiler, for seconds.
+
+    What is left of its step is the bare method, which torch calls without gradients.
+    """
+    methods = {name: unwrap(getattr(kind, name)) for name in ("add_param_group", "load_state_dict", "state_dict")}
+    methods |= {"zero_grad": unwrap(kind.zero_grad), "step": torch.no_grad()(unwrap(kind.step))}
+    return type(kind.__name__, (kind,), {**methods, "__module__": __name__})
+
+
+_SGD, _AdamW = _without_compiler(torch.optim.SGD), _without_compiler(torch.optim.AdamW)
+
+
 @optimizer
 def sgd(groups: Groups, lr: float | Tensor, recipe: Recipe) -> torch.optim.Optimizer:
     """With momentum, by Nesterov's rule if the recipe says so."""
-    made = torch.optim.SGD(groups, lr=lr, momentum=recipe.momentum, nesterov=recipe.nesterov, fused=True)
+    made: torch.optim.SGD = _SGD(groups, lr=lr, momentum=recipe.momentum, nesterov=recipe.nesterov, fused=True)
     if recipe.momentum:  # torch leaves it uninitialised where the first step of fp16 overflows
         for group in made.param_groups:
             for p in group["params"]:
@@ -29,7 +43,8 @@ def sgd(groups: Groups, lr: float | Tensor, recipe: Recipe) -> torch.optim.Optim
 def adamw(groups: Groups, lr: float | Tensor, recipe: Recipe) -> torch.optim.Optimizer:
     """Adam with decoupled weight decay; the recipe's momentum is the first beta."""
     capturable = isinstance(lr, Tensor)
-    return torch.optim.AdamW(groups, lr=lr, betas=(recipe.momentum, 0.999), fused=True, capturable=capturable)
+    made: torch.optim.AdamW = _AdamW(groups, lr=lr, betas=(recipe.momentum, 0.999), fused=True, capturable=capturable)
+    return made
 
 
 def make_optimizer(

@@ -1,11 +1,10 @@
 """The plugins that a run was made with: kept for the record, compared when the run is opened, never run."""
 
-import json
 import warnings
 from pathlib import Path
 from typing import Any
 
-from rheobase.files import write_json
+from rheobase.files import parse_json, read_plain, write_json
 from rheobase.plugins import Plugin
 from rheobase.recipes import Recipe
 from rheobase.train.parts import SHELVES, Parts
@@ -42,7 +41,10 @@ def find(folder: Path, recipe: Recipe, given: dict[str, Any]) -> Parts:
             if not plugin:
                 raise ValueError(f"{what}, which was handed over in Python; do so again, or make it a plugin")
             raise ValueError(f"{what} of {plugin}; name it with --plugin {plugin}")
-    parts = Parts.of(recipe, **given)
+    try:
+        parts = Parts.of(recipe, **given)
+    except ValueError as error:
+        raise ValueError(f"{folder}: {error}") from None
     for setting, origin in parts.origins().items():
         if setting in kept and kept[setting]["sha256"] != origin.sha256:
             warnings.warn(
@@ -61,11 +63,11 @@ def checksums(folder: Path) -> list[str]:
 def _read(folder: Path) -> dict[str, dict[str, str]]:
     """The entries by setting; their texts are somebody's, so they are made fit to be shown."""
     try:
-        entries = json.loads((folder / FILE).read_text())
+        entries = parse_json(read_plain(folder / FILE))
         return {entry["part"]: {key: _shown(entry[key]) for key in ("name", "plugin", "sha256")} for entry in entries}
     except FileNotFoundError:
         return {}
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         raise ValueError(f"{folder / FILE} is damaged; restore it, or remove it to go on without") from None
 
 

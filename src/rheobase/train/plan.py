@@ -100,10 +100,15 @@ def times(
     recipe: Recipe, data: DataInfo | None = None, device: torch.device = CPU, *, seconds: float = TIMED_SECONDS
 ) -> Times:
     """How long training by `recipe` takes on `device`; see `step_seconds`."""
-    data = data or expected(recipe.data, size=recipe.image_size, timesteps=recipe.timesteps)
+    known = data or expected(recipe.data, size=recipe.image_size, timesteps=recipe.timesteps)
+    return over_epochs(recipe, known, lambda r: step_seconds(r, known, device, seconds=seconds))
+
+
+def over_epochs(recipe: Recipe, data: DataInfo, step_of: Callable[[Recipe], float]) -> Times:
+    """What all steps take, if one of a recipe's batch and timesteps takes `step_of`."""
     if data.images:  # a small set is one batch
         recipe = replace(recipe, batch_size=min(recipe.batch_size, data.images))
-    step = step_seconds(recipe, data, device, seconds=seconds)
+    step = step_of(recipe)
     if not data.images:
         return Times(step, None, None)
     steps = data.images / recipe.batch_size
@@ -111,7 +116,7 @@ def times(
     whole = (recipe.epochs - short_epochs) * steps * step
     if short_epochs:
         short = replace(recipe, timesteps=recipe.short_timesteps, short_epochs=0)
-        whole += short_epochs * steps * step_seconds(short, data, device, seconds=seconds)
+        whole += short_epochs * steps * step_of(short)
     return Times(step, steps * step, whole)
 
 

@@ -1,10 +1,8 @@
 """The folder of a run: recipe, data, environment, plugins, start, metrics, checkpoints. Text and safetensors."""
 
-import json
+import os
 import shutil
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, fields, replace
 from functools import cached_property
 from itertools import count
@@ -14,16 +12,18 @@ from typing import Any
 import torch
 from torch import nn
 
+from rheobase.analysis.variants import VARIANTS
 from rheobase.data import DataInfo, Dataset, load
 from rheobase.data.holdout import hold_out
 from rheobase.deploy import shipped
-from rheobase.files import atomic_write, finite_or_null, strict_json, write_json
+from rheobase.files import atomic_write, finite_or_null, parse_json, read_plain, strict_json, write_json
 from rheobase.models import build
 from rheobase.nn import Soma
 from rheobase.plugins import Part
 from rheobase.recipes import Recipe
 from rheobase.recipes.settings import as_text, differences
 from rheobase.train import checkpoint, origins
+from rheobase.train.claim import LOCK
 from rheobase.train.parts import Parts
 from rheobase.train.record import write_result
 
@@ -31,9 +31,10 @@ START = "start.json"
 
 Row = dict[str, Any]  # the metrics of one epoch
 BEGINNING = ".beginning"  # lies in the folder of a run until its first checkpoint
+MEASURED = ("loss", "train_accuracy", "test_loss", "test_accuracy", "elapsed")
 SHOWN = 4  # settings in the sentence about another recipe
 # settings of the neuron that are handed over where they are not the paper's: parts of users need not know them
-CHOICES = ("surrogate", "reset", "reset_gradient", "learn_decay")
+CHOICES = ("surrogate", "reset", "reset_gradient", "learn_decay", "levels")
 PLACE = "place.json"  # of this machine, so it is for the run alone: no result and no exported file has it
 
 
@@ -46,8 +47,8 @@ class Run:
         self.metrics = folder / "metrics.jsonl"
         self.best = folder / "best"
         """Of a run that keeps its best epoch: the folder of it."""
-        self.interrupted = False
-        """Whether Ctrl-C came in its last epoch, too late to stop it."""
+        self.interrupted = 0
+        """The signal that came in its last epoch, too late to stop it; 0 for none."""
 
     def __str__(self) -> str:
         """As messages name it: the folder, or the name of a network that comes with the package."""
@@ -65,21 +66,23 @@ class Run:
         weights: checkpoint.Tensors | None = None,
         keep_best: bool = False,
         part_bytes: int | None = None,
+        processes: int = 1,
         **given: Any,
     ) -> "Run":
-        """A new run in `folder`, or else in the first free `runs/<recipe>-<number>`.
+        """A new run in `folder`, or else in the first free `runs/<recipe>-<number>`; who trains it holds its lock.
 
         One that starts from another has a record of that, `start`, and a checkpoint 0 with the `weights`.
         """
         parts = Parts.of(recipe, **given)
         try:
             if folder is not None:
-                _make_room(folder)
+                refuse_used(folder)
+                _clear(folder)
             folder = folder or own_folder(recipe.name)
             folder.mkdir(parents=True, exist_ok=True)
             (folder / BEGINNING).touch()
             how = {"device": device, "seed": recipe.seed, "data": info.fingerprint}
-            write_result(folder / "environment.json", {}, **how)
+            write_result(folder / "environment.json", {"processes": processes}, **how)
             write_json(folder / "data.json", info.as_dict())
             origins.keep(folder, recipe, parts, given)
             if start is not None and weights is not None:
@@ -108,7 +111,12 @@ class Run:
     @property
     def start(self) -> Row | None:
         """Where it started from; None for one that began with random weights."""
-        return self.read(START) if (self.folder / START).exists() else None
+        if not (self.folder / START).exists():
+            return None
+        start = self.read(START)
+        if not all(isinstance(start.get(name), str) for name in ("from", "sha256")):
+            raise ValueError(f"{self.folder / START} does not say where the run started; restore it")
+        return start
 
     def trained(self) -> checkpoint.Checkpoint:
         """Its newest checkpoint."""
@@ -164,20 +172,6 @@ class Run:
         """The network of this run, without its weights."""
         return channels_last(network_for(self.recipe, self.data, self.parts))
 
-    @contextmanager
-    def claimed(self) -> Iterator[None]:
-        """Hold the run's lock; the system releases it however the process ends."""
-        with open(self.folder / ".lock", "w") as file:
-            try:
-                import fcntl
-
-                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except (BlockingIOError, PermissionError):
-                raise ValueError(f"{self.folder} is being trained by another process; wait for its end") from None
-            except (ImportError, OSError):
-                pass  # a system or a file system without locks
-            yield
-
     @property
     def beginning(self) -> bool:
         """Whether it has never had a checkpoint, rather than none any more."""
@@ -201,12 +195,14 @@ class Run:
     def discard_if_empty(self) -> None:
         """Remove a run that failed before its first epoch: it would only be in the way of the next try."""
         if not self.metrics.exists() and not checkpoint.newest_step(self.checkpoints):
+            (self.folder / BEGINNING).touch()
+            _clear(self.folder)
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def append(self, row: Row) -> None:
         """Add the line of an epoch to the metrics."""
         try:
-            with open(self.metrics, "a") as file:
+            with open(self.metrics, "a", opener=_without_links) as file:
                 file.write(self._line(row))
         except OSError as error:
             raise OSError(f"cannot write to {self.metrics}: {error.strerror}; the checkpoints are intact") from error
@@ -215,11 +211,14 @@ class Run:
         """The metrics, one row per finished epoch."""
         if not self.metrics.exists():
             return []
-        lines = self.metrics.read_text().splitlines(keepends=True)
         try:
-            return [json.loads(line) for line in lines if line.endswith("\n")]  # a kill can leave half a line
+            lines = read_plain(self.metrics).decode().splitlines(keepends=True)
+            rows = [parse_json(line) for line in lines if line.endswith("\n")]  # a kill can leave half a line
         except ValueError:
             raise ValueError(f"{self.metrics} has a line that is not JSON; remove it") from None
+        if not all(_is_row(row) for row in rows):
+            raise ValueError(f"{self.metrics} has a line that is not the record of an epoch; remove it")
+        return rows
 
     def keep_rows(self, epochs: int) -> None:
         """Forget metrics of epochs after the first `epochs`: they will be run again."""
@@ -238,7 +237,7 @@ class Run:
         """The content of a JSON file of the run."""
         path = self.folder / name
         try:
-            content = json.loads(path.read_text())
+            content = parse_json(read_plain(path))
             if not isinstance(content, dict):
                 raise ValueError
             return content
@@ -248,13 +247,35 @@ class Run:
             raise ValueError(f"{path} is not valid JSON; restore it or start the run again") from None
 
 
-def _make_room(folder: Path) -> None:
+def _is_row(row: Any) -> bool:
+    """Whether this is the record of an epoch: its number, its last step, and what was measured."""
+    if not isinstance(row, dict) or not isinstance(row.get("firing_rates", {}), dict):
+        return False
+    counts = [row.get("epoch"), row.get("step", 0)]
+    measured = [row[name] for name in MEASURED if name in row] + [*row.get("firing_rates", {}).values()]
+    return all(type(n) is int and 0 <= n < 2**53 for n in counts) and all(
+        type(value) in (int, float) and abs(value) < 1e300 for value in measured
+    )
+
+
+def refuse_used(folder: Path) -> None:
     """Raise a ValueError if something is in `folder`, but for what a beginning that was killed has left there."""
     if (folder / BEGINNING).exists() and not (folder / "recipe.json").exists():
-        for left in sorted(folder.iterdir(), key=lambda path: path.name == BEGINNING):  # which goes last
-            shutil.rmtree(left) if left.is_dir() else left.unlink()
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        return
+    if folder.exists() and (not folder.is_dir() or any(path.name != LOCK for path in folder.iterdir())):
         raise ValueError(f"{folder} is not an empty folder; choose another one, or resume the run in it")
+
+
+def _clear(folder: Path) -> None:
+    """Remove what is in `folder` but for its lock; a kill meanwhile leaves a beginning, which is cleared again."""
+    order = {"recipe.json": 0, BEGINNING: 2}
+    for left in sorted(folder.iterdir() if folder.exists() else [], key=lambda path: order.get(path.name, 1)):
+        if left.name != LOCK:
+            shutil.rmtree(left) if left.is_dir() and not left.is_symlink() else left.unlink()
+
+
+def _without_links(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
 
 
 def own_folder(name: str) -> Path:
@@ -264,6 +285,8 @@ def own_folder(name: str) -> Path:
             folder.mkdir(parents=True)
         except FileExistsError:
             continue
+        except OSError as error:
+            raise OSError(f"cannot write to runs: {error.strerror}; choose another folder with --out") from error
         return folder
     raise AssertionError("numbers do not end")
 
@@ -271,7 +294,8 @@ def own_folder(name: str) -> Path:
 def network_for(recipe: Recipe, data: DataInfo, parts: Parts | None = None) -> nn.Module:
     """The network of a recipe for such data, untrained."""
     parts = parts or Parts.of(recipe)
-    ours = parts.neuron is Soma  # which every network takes by itself; only others need the parameter soma
+    soma = parts.neuron if recipe.normalisation == "tdbn" else VARIANTS[recipe.normalisation][1]
+    ours = soma is Soma  # which every network takes by itself; only others need the parameter soma
     papers = {f.name: f.default for f in fields(Recipe)}
     return build(
         parts.network,
@@ -283,7 +307,7 @@ def network_for(recipe: Recipe, data: DataInfo, parts: Parts | None = None) -> n
         width=recipe.width,
         memory=recipe.memory,
         **{name: getattr(recipe, name) for name in CHOICES if getattr(recipe, name) != papers[name]},
-        **({} if ours else {"soma": parts.neuron}),
+        **({} if ours else {"soma": soma}),
     )
 
 
@@ -328,13 +352,28 @@ def open_data(
     return replace(found, info=replace(found.info, mean=record.mean, std=record.std))
 
 
+def _check_size(run: Run, values: int) -> None:
+    """Raise a ValueError if the network that the run describes is far larger than its `values`, before it is built."""
+    try:
+        with torch.device("meta"):
+            made = network_for(run.recipe, run.data, run.parts)
+    except Exception:  # a network of a user's that asks for values while it is made
+        return
+    if sum(p.numel() for p in made.state_dict().values()) > 2 * values:
+        raise ValueError(f"the weights in {run.checkpoints} are not of the network in its recipe.json")
+
+
 def load_network(run: Run) -> nn.Module:
     """The trained network of a run, ready for inference."""
-    network = run.network()
+    _ = run.recipe  # without one, the folder is no run at all
     weights = run.trained().weights
+    _check_size(run, sum(w.numel() for w in weights.values()))
+    network = run.network()
     first, _ = next(network.named_parameters())
     try:
         network.to(weights[first].dtype).load_state_dict(weights)
-    except (KeyError, RuntimeError):
+    except (KeyError, RuntimeError, TypeError):
         raise ValueError(f"the weights in {run.checkpoints} are not of the network in its recipe.json") from None
+    except ValueError as error:
+        raise ValueError(f"{run.checkpoints}: {error}") from None
     return network.eval()

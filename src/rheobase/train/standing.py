@@ -2,27 +2,41 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from enum import Enum, auto
+from enum import Enum
 from pathlib import Path
 
 from rheobase.recipes import Recipe
 from rheobase.train import checkpoint
+from rheobase.train.distributed import ALONE, Team
+from rheobase.train.muster import together
 from rheobase.train.runs import Run, own_folder
 from rheobase.train.start import started_from
 
 
 class Standing(Enum):
-    NEW = auto()
-    UNFINISHED = auto()
-    FINISHED = auto()
+    NEW = "no run"
+    UNFINISHED = "an unfinished run"
+    FINISHED = "a finished run"
 
 
-def standing(folder: Path, recipe: Recipe, start: str | None = None) -> Standing:
+def standing(folder: Path, recipe: Recipe, start: str | None = None, team: Team = ALONE) -> Standing:
     """Of a run of `recipe` in `folder` that began with the weights of `start`; any other run there is a ValueError.
 
-    It only reads. Several processes come to the same answer if each asks before it calls `fit`, which writes nothing
-    until all of them have come there.
+    It only reads. All processes of a `team` ask together, and must come to the same answer.
     """
+    with together(team):
+        found = _standing(folder, recipe, start)
+    first = team.confer(found)
+    with together(team):
+        if found is not first:
+            raise ValueError(
+                f"finds {found.value} in {folder}, and the first process {first.value}; "
+                "give a folder that all machines share"
+            )
+    return found
+
+
+def _standing(folder: Path, recipe: Recipe, start: str | None) -> Standing:
     if not (folder / "recipe.json").exists():
         return Standing.NEW
     run = Run(folder)

@@ -1,17 +1,24 @@
 """Starting from a trained network: weights by name, a new head where it does not fit."""
 
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
+from rheobase.convert.unfold import unfold
 from rheobase.data import DataInfo, Dataset
+from rheobase.data.feed import Feed
 from rheobase.deploy import shipped
+from rheobase.deploy.network import Network
 from rheobase.recipes import Recipe
 from rheobase.train.checkpoint import Checkpoint, Tensors
 from rheobase.train.freezing import head_of
+from rheobase.train.record import checksum
 from rheobase.train.runs import Run
+
+BATCHES = 12  # by which tdBN learns its moments, where a converted network gets it
 
 
 @dataclass(frozen=True)
@@ -26,22 +33,16 @@ class Start:
     def of(cls, source: Run | Path | str) -> "Start":
         """A run, its folder, or the name of a network that comes with the package."""
         run = source if isinstance(source, Run) else Run(shipped.find(Path(source)))
-        if run.folder.is_file():
-            raise ValueError(f"{run.folder} is a deployed network, which cannot be trained; start from its run")
         return cls(run, run.data, run.trained())
 
     def place(self) -> Path | None:
         """Where the run is; None for one of the package, whose name says it."""
         return None if self.run.folder.parent == shipped.FOLDER else self.run.folder
 
-    def normalising(self, dataset: Dataset) -> Dataset:
-        """The data set, normalised as the network knows it: images as its images, recordings as its recordings."""
-        own, info = self.data, dataset.info
-        if own.channels != info.channels or bool(own.timesteps) != bool(info.timesteps):
-            return dataset
-        return replace(dataset, info=replace(info, mean=own.mean, std=own.std))
+    def sha256(self) -> str:
+        return self.saved.sha256()
 
-    def load_into(self, network: nn.Module, recipe: Recipe) -> dict[str, Any]:
+    def load_into(self, network: nn.Module, recipe: Recipe, feed: Feed) -> dict[str, Any]:
         """Give `network` the weights that fit, and return the record of this.
 
         All of them must, but for the head: from its first tensor that does not fit on, it stays as it is.
@@ -68,10 +69,79 @@ class Start:
             "from": str(self.run) if self.place() is None else name_of(self.run.folder),
             "recipe": self.run.recipe.name,
             "step": self.saved.step,
-            "sha256": self.saved.sha256(),
+            "sha256": self.sha256(),
             "tensors": len(weights),
             "new": _tensors({name: own[name] for name in new}),
         }
+
+
+@dataclass(frozen=True)
+class ConvertedStart:
+    """The file of a converted network that a run starts from: hybrid training (Rathi et al. 2020)."""
+
+    path: Path
+    network: Network
+    recipe: Recipe
+    data: DataInfo
+
+    @classmethod
+    def of(cls, path: Path) -> "ConvertedStart":
+        from rheobase.deploy.formats import native  # not for every training: it knows other formats' files
+
+        network = native.load(path)
+        if "converted" not in network.info:
+            raise ValueError(f"{path} is a deployed network, which cannot be trained; start from its run")
+        recipe, data = network.info.get("recipe"), network.info.get("data")
+        if not isinstance(recipe, dict) or not isinstance(data, dict):
+            raise ValueError(f"{path} does not say what it was trained on; convert it again from its run")
+        return cls(path, network, Recipe.of(recipe, path), DataInfo.of(data, path))
+
+    def place(self) -> Path | None:
+        return self.path
+
+    def sha256(self) -> str:
+        return checksum([self.path])
+
+    def load_into(self, network: nn.Module, recipe: Recipe, feed: Feed) -> dict[str, Any]:
+        """Give `network` the weights with which it fires like the converted one, and return the record of this.
+
+        Its tdBN learns its moments from training images.
+        """
+        what = f"network '{recipe.network}' cannot start from {self.path}"
+        for setting in ("neuron", "decay", "reset", "normalisation"):
+            there, here = getattr(self.recipe, setting), getattr(recipe, setting)
+            if there != here:
+                raise ValueError(f"{what}: its neurons have {setting}={there}, here {here}; --set {setting}={there}")
+        network.to(feed.device)
+        whole = max(1, min(BATCHES, feed.steps - 1))  # the last batch may be smaller
+        images = (x for x, *_ in islice(feed.training(0), whole))
+        try:
+            unfold(self.network.to(feed.device, feed.dtype), network, images, recipe.timesteps)
+        except ValueError as error:
+            raise ValueError(f"{what}: {error}; use the network and the data that it was converted from") from None
+        return {
+            "from": name_of(self.path),
+            "recipe": self.recipe.name,
+            "step": 0,
+            "sha256": self.sha256(),
+            "tensors": len(_tensors(network.state_dict())),
+            "new": [],
+        }
+
+
+def start_of(source: Run | Path | str) -> Start | ConvertedStart:
+    """A run, its folder, the name of a network that comes with the package, or the file of a converted one."""
+    if not isinstance(source, Run) and Path(source).is_file():
+        return ConvertedStart.of(Path(source))
+    return Start.of(source)
+
+
+def normalising(start: Start | ConvertedStart, dataset: Dataset) -> Dataset:
+    """The data set, normalised as the network knows it: images as its images, recordings as its recordings."""
+    own, info = start.data, dataset.info
+    if own.channels != info.channels or bool(own.timesteps) != bool(info.timesteps):
+        return dataset
+    return replace(dataset, info=replace(info, mean=own.mean, std=own.std))
 
 
 def name_of(folder: Path) -> str:
@@ -87,10 +157,11 @@ def started_from(run: Run, source: str | None) -> bool:
     if run.start is None or source is None:
         return run.start is None and source is None
     try:
-        start = Start.of(source)
+        start = start_of(source)
     except ValueError:  # it is gone, and no longer needed
         return name_of(Path(source)) == run.start["from"]
-    return run.place("start") == start.run.folder.absolute() or start.saved.sha256() == run.start["sha256"]
+    place = start.path if isinstance(start, ConvertedStart) else start.run.folder
+    return run.place("start") == place.absolute() or start.sha256() == run.start["sha256"]
 
 
 def _tensors(weights: Tensors) -> list[str]:

@@ -1,6 +1,7 @@
 """One optimiser step, as a plain function of a batch: no host synchronisation, so that it can be captured."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from math import cos, pi
 
 import torch
@@ -10,6 +11,7 @@ from rheobase import plugins
 from rheobase.functional import readout
 from rheobase.recipes import Recipe
 from rheobase.train import losses  # noqa: F401 (it registers ours)
+from rheobase.train.casting import in_few_kernels
 
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 DTYPES = {"fp64": torch.float64}  # of weights and images; float32 for every other precision
@@ -50,18 +52,20 @@ def make_step(
     average: nn.Module | None = None,
     loss: plugins.Part | None = None,
     classes: int | None = None,
+    summed: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Step:
-    """`share` weighs a process's part of a global batch against the others' (1 when they are equal).
+    """`share` is that of the batch in the batch of all processes, whose gradients `summed` adds up.
 
     With `classes` the logits are checked to be of so many.
     """
     parameters = list(network.parameters())
+    forward = in_few_kernels(network, AUTOCAST.get(recipe.precision))
 
     def step(images: Tensor, labels: Tensor, share: float = 1.0) -> tuple[Tensor, ...]:
         if scaler.is_enabled():
             scaler._per_optimizer_states.clear()  # of a step that was broken off, in a capture for example
         with autocast(recipe, images.device):
-            logits = network(images, timesteps)
+            logits = forward(images, timesteps)
         shape = (timesteps, len(labels), classes or logits.shape[-1])
         if logits.shape != shape:
             raise ValueError(
@@ -69,7 +73,8 @@ def make_step(
             )
         value = loss_of(logits, labels, recipe, loss)
         optimizer.zero_grad()
-        scaler.scale(value * share).backward()
+        with summed():
+            scaler.scale(value * share).backward()
         scaler.unscale_(optimizer)
         norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
         scaler.step(optimizer)

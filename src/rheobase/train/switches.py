@@ -1,4 +1,4 @@
-"""Switches of cuDNN, for a while: a library call leaves its process as it was."""
+"""Switches of cuDNN and the number of threads, for a while: a library call leaves its process as it was."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,3 +17,14 @@ def cudnn(**switches: bool) -> Iterator[None]:
     finally:
         for name, value in before.items():
             setattr(torch.backends.cudnn, name, value)
+
+
+@contextmanager
+def threads(number: int) -> Iterator[None]:
+    """So many threads for one operation on the CPU: sums depend on it."""
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(number)
+        yield
+    finally:
+        torch.set_num_threads(before)

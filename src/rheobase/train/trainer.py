@@ -1,23 +1,19 @@
 """A run at work: its network, optimiser and moving average, step by step and epoch by epoch."""
 
 import copy
-import signal
-import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
 from math import isfinite
-from pathlib import Path
-from types import FrameType
 from typing import Any, NoReturn
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from rheobase.data.feed import Feed
-from rheobase.train import checkpoint
-from rheobase.train.best import Best
-from rheobase.train.capture import capture
+from rheobase.train import checkpoint, optimizer_state
+from rheobase.train.accord import Accord
+from rheobase.train.best import Best, Epoch
+from rheobase.train.capture import capture, release
 from rheobase.train.checkpoint import Checkpoint, Tensors
 from rheobase.train.distributed import Team
 from rheobase.train.evaluation import evaluate
@@ -27,15 +23,9 @@ from rheobase.train.parts import Parts
 from rheobase.train.progress import Reporter, process_seconds
 from rheobase.train.runs import Row, Run
 from rheobase.train.step import Step, learning_rate, make_step
+from rheobase.train.stopping import Interrupted, Signals
 from rheobase.train.switches import cudnn
-
-
-class Interrupted(Exception):
-    """Training was stopped by the user, after saving into `folder`."""
-
-    def __init__(self, message: str, folder: Path) -> None:
-        super().__init__(message)
-        self.folder = folder
+from rheobase.train.writing import Writer
 
 
 class Trainer:
@@ -61,12 +51,13 @@ class Trainer:
         recipe = self.recipe
         self.network = network.to(device, feed.dtype)
         freeze(self.network, recipe)
+        self.summed = team.join(self.network, recipe.statistics)
         self.average = copy.deepcopy(self.network) if recipe.average else None
         self.optimizer = make_optimizer(self.network, recipe, device, parts.optimizer)
         self.scaler = torch.amp.GradScaler(device.type, enabled=recipe.precision == "fp16")
-        self.forward = team.wrap(self.network)
         self.best = Best(run, part_bytes) if team.leads and run.best.is_dir() else None
-        self.step = 0
+        self.step = self.saved_step = 0
+        self.writer = Writer(device)
         self.began, self.before = began, 0.0  # before: seconds that earlier processes worked on this run
         self.saved = time.monotonic()
         self.totals = torch.zeros(4, dtype=torch.float64, device=device)  # of the epoch: loss, correct, norm, images
@@ -76,28 +67,30 @@ class Trainer:
         """The network that is evaluated and kept."""
         return self.network if self.average is None else self.average
 
-    def train(self) -> None:
-        steps = self.feed.steps
+    def train(self, signals: Signals) -> None:
+        steps, accord = self.feed.steps, Accord(self.team, signals)
         self.reporter.start(self.run.folder, self.recipe.epochs, steps, self.step)
         if self.best is not None:
-            self.best.write()  # a kill may have come before it
+            self.best.write(self.best.epoch)  # a kill may have come before it
+        self.make_room()
         timesteps, step = 0, None
         try:
-            # a signal reaches the processes of a team at different steps: they stop at once instead
-            stopping = _interrupts() if self.team.world == 1 else nullcontext(threading.Event())
-            with cudnn(benchmark=True), stopping as interrupted:
+            with cudnn(benchmark=True), signals.kept_for_later():
                 for epoch in range(self.step // steps, self.recipe.epochs):
                     if step is None or timesteps != self.recipe.timesteps_at(epoch):
                         timesteps = self.recipe.timesteps_at(epoch)
                         step = self._make_step(timesteps)
-                    self._epoch(epoch, step, interrupted)
-                self.run.interrupted = interrupted.is_set()
+                    self._epoch(epoch, step, accord)
+                self.writer.wait()
+                self.run.interrupted = accord.settle().signal
         finally:
+            self.writer.close()
             self.reporter.stop()
+            release(step)
 
     def _make_step(self, timesteps: int) -> Step:
         step = make_step(
-            self.forward,
+            self.network,
             self.optimizer,
             self.scaler,
             self.recipe,
@@ -105,46 +98,63 @@ class Trainer:
             self.average,
             loss=self.parts.loss,
             classes=len(self.feed.info.classes),
+            summed=self.summed,
         )
-        return capture(step, self.device) if self.team.world == 1 else step
+        return capture(step, self.device, self.team.all_agree)
 
-    def _epoch(self, epoch: int, step: Step, interrupted: threading.Event) -> None:
+    def _epoch(self, epoch: int, step: Step, accord: Accord) -> None:
         steps, started = self.feed.steps, time.monotonic()
         seen_before = float(self.totals[3])
         train_mode(self.network, self.recipe)
         for images, labels, share in self.feed.training(epoch, first=self.step - epoch * steps):
             set_learning_rate(self.optimizer, learning_rate(self.recipe, self.step / steps))
-            weight = () if self.team.world == 1 else (share,)
-            self.totals[:3] += torch.stack(step(images, labels, *weight))
+            self.totals[:3] += torch.stack(step(images, labels, share))
             self.totals[3] += len(labels)
             self.step += 1
-            if interrupted.is_set() and self.step < (epoch + 1) * steps:
-                self._check_finite(float(self.totals[0]))
-                self.save()
-                self._stop()
+            self.writer.look()
+            if self.step < (epoch + 1) * steps:
+                decision = accord.after_step(save=self.save_every > 0 and self._due())
+                if decision.signal:
+                    self._stop(decision.signal)
+                if decision.save:
+                    self.save()
             if self.reporter.due():
                 loss, correct, _, seen = self.totals.tolist()
                 speed = self.team.world * (seen - seen_before) / (time.monotonic() - started)
                 self.reporter.step(self.step, loss / seen, correct / seen, speed)
+        self._average_buffers()
         self.totals.copy_(self.team.sum(self.totals))
         self._check_finite(float(self.totals[0]))
         row = self._row(epoch, seen_before, started)
         self._check_finite(row.get("test_loss", 0.0))  # the last update can spoil the weights after the last loss
         self.totals.zero_()
         last = epoch + 1 == self.recipe.epochs
-        stopping = interrupted.is_set()  # once: a signal from here on is for the next epoch
+        decision = accord.settle(save=last or self._due())  # once: a signal from here on is for the next epoch
         if self.team.leads:
             self.run.append(row)
             if self.best is not None:
                 self.best.see(row, self.result)
-            if last or stopping or time.monotonic() - self.saved >= self.save_every:
-                self.save()
+        if decision.save or decision.signal:
+            self.save()
+        if self.team.leads:
             self.reporter.epoch(row)
-        if stopping and not last:
-            self._stop()
+        if decision.signal and not last:
+            self._stop(decision.signal)
 
-    def _stop(self) -> NoReturn:
-        raise Interrupted(f"stopped at step {self.step} of {self.recipe.epochs * self.feed.steps}", self.run.folder)
+    def _average_buffers(self) -> None:
+        for network in dict.fromkeys((self.network, self.result)):  # in the same order in all processes
+            self.team.average_buffers(network, self.recipe.statistics)
+
+    def _due(self) -> bool:
+        return time.monotonic() - self.saved >= self.save_every
+
+    def _stop(self, number: int) -> NoReturn:
+        self._check_finite(float(self.team.sum(self.totals)[0]))
+        self.save()
+        self.writer.wait()
+        self.team.wait()  # nobody leaves before the checkpoint is written
+        done = f"stopped at step {self.step} of {self.recipe.epochs * self.feed.steps}"
+        raise Interrupted(done, self.run.folder, number)
 
     def _row(self, epoch: int, seen_before: float, started: float) -> Row:
         loss, correct, norm, seen = self.totals.tolist()
@@ -157,7 +167,7 @@ class Trainer:
             "loss": loss / seen,
             "train_accuracy": correct / seen,
             "gradient_norm": norm / self.team.world / self.feed.steps,
-            "images_per_second": (seen - seen_before * self.team.world) / seconds,
+            "images_per_second": (seen - seen_before) / seconds,
             "seconds": seconds,
         }
         if (epoch + 1) % self.recipe.evaluate_every == 0 or epoch + 1 == self.recipe.epochs:
@@ -170,16 +180,34 @@ class Trainer:
 
     def _check_finite(self, loss: float) -> None:
         if not isfinite(loss):
-            kept = self.run.checkpoints
-            good = f"the last good checkpoint is in {kept}; " if checkpoint.newest_step(kept) else ""
-            raise ValueError(
-                f"the loss became {loss} by step {self.step}; {good}try a smaller lr or more warmup_epochs"
-            )
+            raise ValueError(f"the loss became {loss} by step {self.step}; {self._advice()}")
+
+    def _advice(self) -> str:
+        """What to do about numbers that are not finite."""
+        kept = self.run.checkpoints
+        good = f"the last good checkpoint is in {kept}; " if checkpoint.newest_step(kept) else ""
+        return f"{good}try a smaller lr or more warmup_epochs"
+
+    def make_room(self) -> None:
+        """Memory for checkpoints, before it is needed."""
+        if self.team.leads:
+            weights = self.network.state_dict()  # and as much for momentum; it grows where an optimiser keeps more
+            self.writer.reserve(weights, weights, {} if self.average is None else weights)
 
     def save(self) -> None:
-        training: Tensors = {"totals": self.totals}
+        """Begin to write a checkpoint, beside the training. All processes of a team call it, the first one writes."""
+        self.saved = time.monotonic()
+        if self.saved_step == self.step:
+            return
+        self.saved_step = self.step
+        self._average_buffers()
+        totals = self.team.sum(self.totals)
+        if not self.team.leads:
+            return
+        totals = torch.cat([totals[:2], totals[2:3] / self.team.world, totals[3:]])  # norms are of all anyway
+        training: Tensors = {"totals": totals}
         numbers = {}
-        for place, value in self._optimizer_state():
+        for place, value in optimizer_state.kept(self.optimizer, self.network, self.recipe.optimizer):
             if isinstance(value, Tensor):
                 training[f"optimizer.{place}"] = value
             else:
@@ -192,14 +220,21 @@ class Trainer:
             "steps_per_epoch": self.feed.steps,
             "optimizer": numbers,
         }
+        step, best = self.step, None if self.best is None else self.best.epoch
         tensors = {"weights": self.result.state_dict(), "training": training}
-        if self.best is not None:
-            tensors["best"], state["best"] = self.best.weights, self.best.row
-        checkpoint.save(self.run.checkpoints, self.step, tensors, state, part_bytes=self.part_bytes)
+        self.writer.begin(tensors, lambda copies: self._write(step, copies, state, best))
+
+    def _write(self, step: int, tensors: dict[str, Tensors], state: dict[str, Any], best: Epoch | None) -> None:
+        """In a thread: write what was copied, but never weights that cannot be used."""
+        trained = tensors["weights"] | optimizer_state.under("network.", tensors["training"])
+        if not all(map(_finite, trained.values())):
+            raise ValueError(f"weights are no longer finite after step {step}; {self._advice()}")
+        if best is not None:
+            tensors, state = {**tensors, "best": best.weights}, {**state, "best": best.row}
+        checkpoint.save(self.run.checkpoints, step, tensors, state, part_bytes=self.part_bytes)
         self.run.begun()
-        if self.best is not None:
-            self.best.write()
-        self.saved = time.monotonic()
+        if self.best is not None and best is not None:
+            self.best.write(best)
 
     def restore(self, saved: Checkpoint) -> None:
         if saved.step == 0:  # the weights that it starts from, and nothing else
@@ -208,88 +243,26 @@ class Trainer:
             return
         if "training" not in saved.tensors:
             raise ValueError(f"{self.run} has weights but no state of a training; start from it with --from instead")
-        training, steps = saved.tensors["training"], saved.state.get("steps_per_epoch", self.feed.steps)
-        if steps != self.feed.steps:
-            raise ValueError(
-                f"{self.run.folder} took {steps} steps per epoch, here it would take {self.feed.steps}; "
-                "resume it with the data and the number of processes that it began with"
-            )
-        self.step, self.before = saved.step, saved.state["elapsed"]
+        training = saved.tensors["training"]
+        self.feed.keep_steps(saved.state.get("steps_per_epoch", self.feed.steps), self.run)
+        self.step = self.saved_step = saved.step
+        self.before = saved.state["elapsed"]
         self.totals.copy_(training["totals"])
-        self.totals[[0, 1, 3]] /= self.team.world  # they will be added up, but norms averaged
+        if not self.team.leads:
+            self.totals[[0, 1, 3]] = 0  # they will be added up, but norms averaged
         self.result.load_state_dict(saved.tensors["weights"])
         if self.average is not None:
-            self.network.load_state_dict(_under("network.", training))
-        self._restore_optimizer(_under("optimizer.", training) | saved.state.get("optimizer", {}))
+            self.network.load_state_dict(optimizer_state.under("network.", training))
+        kept = optimizer_state.under("optimizer.", training) | saved.state.get("optimizer", {})
+        optimizer_state.restore(self.optimizer, self.network, kept)
         self.scaler.load_state_dict(saved.state["scaler"])
         if self.best is not None:
             self.best.restore(saved)
 
-    def _optimizer_state(self) -> Iterator[tuple[str, Any]]:
-        """What the optimiser keeps, for every parameter and group, by a name."""
-        state, names = self.optimizer.state_dict(), self._optimised()
-        places = [(names[i], own) for i, own in state["state"].items()]
-        places += [(f"group{i}", group) for i, group in enumerate(state["param_groups"])]
-        for place, values in places:
-            for key, value in values.items():
-                if key in ("params", "lr") or value is None:
-                    continue
-                plain = all(isinstance(v, bool | int | float | str) for v in _items(value))
-                if not plain and not isinstance(value, Tensor):
-                    raise ValueError(
-                        f"optimizer '{self.recipe.optimizer}' keeps a {type(value).__name__} as {key}, which a "
-                        "checkpoint cannot hold; let it keep tensors and numbers"
-                    )
-                yield f"{place}.{key}", value
 
-    def _restore_optimizer(self, saved: dict[str, Any]) -> None:
-        parameters, state = dict(self.network.named_parameters()), {}
-        for i, name in enumerate(self._optimised()):
-            like, own = parameters[name], _under(f"{name}.", saved)
-            state[i] = {
-                # in the memory order of the parameter, as the optimiser made it
-                key: torch.empty_like(like).copy_(v) if isinstance(v, Tensor) and v.shape == like.shape else v
-                for key, v in own.items()
-            }
-        groups = self.optimizer.state_dict()["param_groups"]
-        for i, group in enumerate(groups):
-            own = _under(f"group{i}.", saved)
-            group |= {key: tuple(v) if isinstance(group.get(key), tuple) else v for key, v in own.items()}
-        self.optimizer.load_state_dict({"state": {i: s for i, s in state.items() if s}, "param_groups": groups})
-
-    def _optimised(self) -> list[str]:
-        """The names of the parameters in the order of the optimiser's state."""
-        names = {id(p): name for name, p in self.network.named_parameters()}
-        return [names[id(p)] for group in self.optimizer.param_groups for p in group["params"]]
-
-
-def _items(value: Any) -> Iterable[Any]:
-    return value if isinstance(value, list | tuple) else (value,)
-
-
-def _under(prefix: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    return {name.removeprefix(prefix): value for name, value in values.items() if name.startswith(prefix)}
-
-
-@contextmanager
-def _interrupts() -> Iterator[threading.Event]:
-    """An event that Ctrl-C or a termination signal sets; a second one stops at once.
-
-    An exception in the middle of an optimiser step would leave half of the weights updated.
-    """
-    event = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield event
-        return
-
-    def handler(number: int, frame: FrameType | None) -> None:
-        if event.is_set():
-            raise KeyboardInterrupt
-        event.set()
-
-    before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield event
-    finally:
-        for number, old in before.items():
-            signal.signal(number, old)
+def _finite(tensor: Tensor) -> bool:
+    """By NumPy, for a thread beside the training: torch would start as many threads again."""
+    if not tensor.is_floating_point():
+        return True
+    wide = tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
+    return bool(np.isfinite(wide.numpy()).all())

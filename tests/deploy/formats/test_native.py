@@ -68,6 +68,11 @@ def of_channels(nodes, tensors, decays):
     tensors["soma.decay"] = decays
 
 
+def pool(nodes):
+    """The options of a pool."""
+    return next(node["options"] for node in nodes if node["kind"] == "AvgPool2d")
+
+
 def test_files_of_plain_neurons_are_those_of_earlier_versions(tmp_path):
     save(fold(tiny()), tmp_path / "net.safetensors")
     with safe_open(tmp_path / "net.safetensors", "pt") as file:
@@ -83,6 +88,25 @@ def test_files_of_plain_neurons_are_those_of_earlier_versions(tmp_path):
         (lambda nodes, _: nodes[0]["options"].update(padding=[10**9, 10**9]), "whole numbers from 0 to 1023"),
         (lambda nodes, _: nodes[0]["options"].update(stride=[0, 0]), "whole numbers from 1 to 1023"),
         (lambda nodes, _: nodes[0]["options"].update(dilation=[1, 1.5]), "whole numbers from 1 to 1023"),
+        (lambda nodes, _: nodes[0]["options"].update(stride=[1, 1, 1]), "whole numbers from 1 to 1023"),
+        (lambda nodes, _: nodes[0]["options"].update(stride=[[1], 1]), "whole numbers from 1 to 1023"),
+        (lambda nodes, _: nodes[0]["options"].update(groups=0), "groups: expected a whole number from 1 to 4"),
+        (lambda nodes, _: nodes[0]["options"].update(groups=3), "4 channels in 3 groups"),
+        (lambda nodes, _: nodes[0]["options"].update(groups=None), "groups: expected a whole number"),
+        (lambda nodes, _: nodes[1]["options"].update(fraction_bits=-1), "fraction_bits: expected a whole number"),
+        (lambda nodes, _: nodes[1]["options"].update(fraction_bits=10**400), "fraction_bits: expected a whole number"),
+        (lambda nodes, _: nodes[1]["options"].update(initial=1e999), "not finite|no JSON"),
+        (lambda nodes, _: nodes[1]["options"].update(decay=[0.5]), "float"),
+        (lambda nodes, _: nodes[0].update(name=["stem"]), "no weights of 4 dimensions"),
+        (lambda nodes, _: nodes.append(7), "not subscriptable"),
+        (
+            lambda _, tensors: tensors.update({"stem.weight": tensors["stem.weight"] / 0}),
+            "stem.weight holds other things",
+        ),
+        (lambda _, tensors: tensors.update({"stem.weight": tensors["stem.weight"].long()}), "stem.weight holds other"),
+        (lambda _, tensors: tensors.update({"stem.weight": tensors["stem.weight"].float()}), "weights of one type"),
+        (lambda nodes, _: pool(nodes).update(divisor_override=0), "divisor_override: expected a whole number"),
+        (lambda nodes, _: pool(nodes).update(padding=[9, 9]), "more than half of its kernel"),
         (lambda nodes, _: nodes[1]["options"].update(decay=1e9), "decay outside"),
         (lambda nodes, _: nodes[1].update(inputs=["head_decode"]), "no earlier node"),
         (lambda nodes, _: nodes[0].update(inputs=["input", "input"]), "an input that counts twice"),
@@ -120,3 +144,34 @@ def test_other_files_are_refused(tmp_path):
     save_file({"x": torch.zeros(3)}, tmp_path / "other.safetensors")
     with pytest.raises(ValueError, match="its format is None"):
         load(tmp_path / "other.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "words"),
+    [
+        ("units", "[null, 0]", "its units are"),
+        ("units", "[NaN, 1.0]", "no JSON"),
+        ("units", "[1e999, 1.0]", "its units are"),
+        ("units", "[null, null]", "its units are"),
+        ("units", "[true, 1.0]", "its units are"),
+        ("units", "[0.5, 1.0, 0]", "the largest input: expected a whole number"),
+        ("units", "[]", "not enough values"),
+        ("info", "[]", "is no record"),
+        ("info", "[" * 200_000, "nested too deeply"),
+        ("nodes", "{}", "at least one node"),
+    ],
+)
+def test_wrong_headers_are_named(path, key, text, words):
+    with safe_open(path, "pt") as file:
+        header, tensors = file.metadata(), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    save_file(tensors, path, header | {key: text})
+    with pytest.raises(ValueError, match=words) as found:
+        load(path)
+    assert "\n" not in str(found.value)
+
+
+def test_large_whole_units_are_numbers(path):
+    with safe_open(path, "pt") as file:
+        header, tensors = file.metadata(), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    save_file(tensors, path, header | {"units": f"[null, {10**30}]"})
+    assert load(path)(images(1, 2, 7), 1).isfinite().all()

@@ -124,12 +124,63 @@ def other_outputs(model):
     model.graph.output[0].name = "something"
 
 
+def doubled(model):
+    name = model.graph.node[0].output[0]
+    for i in range(24):
+        model.graph.node.append(onnx.helper.make_node("Concat", [name, name], [f"double{i}"], axis=1))
+        name = f"double{i}"
+
+
+def computed_size(model):
+    node = next(node for node in model.graph.node if node.op_type == "Reshape")
+    model.graph.node.insert(0, onnx.helper.make_node("Mul", [node.input[1], node.input[1]], ["size"]))
+    node.input[1] = "size"
+
+
+def slice_step(number):
+    def change(model):
+        name = next(node.input[4] for node in model.graph.node if node.op_type == "Slice")
+        tensor = next(t for t in model.graph.initializer if t.name == name)
+        tensor.CopyFrom(onnx.numpy_helper.from_array(np.array([number, number]), name))
+
+    return change
+
+
+def other_attribute(model):
+    model.graph.node[0].attribute.append(onnx.helper.make_attribute("mode", "wrap"))
+
+
+def lost_state(model):
+    del model.graph.output[1]
+
+
+def no_outputs(model):
+    del model.graph.output[:]
+
+
+def unknown_state(model):
+    next(p for p in model.metadata_props if p.key == "initial").value = '{"nobody": [1.0]}'
+
+
+def no_record(model):
+    next(p for p in model.metadata_props if p.key == "info").value = "[1]"
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
+        (doubled, "its layers would take .* MiB of memory"),
+        (computed_size, "a Reshape has sizes that are no constants"),
+        (slice_step(0), "a size of a Slice: expected a whole number from 1 to 1024, got 0"),
+        (slice_step(-(2**63)), "a size of a Slice: expected a whole number from 1"),
+        (other_attribute, "has an attribute 'mode'"),
+        (lost_state, "not those of a deployed network"),
+        (no_outputs, "not those of a deployed network"),
+        (unknown_state, "layers that it has not: nobody"),
+        (no_record, "is no record"),
         (other_operator, "operators of others: ConstantOfShape"),
         (foreign_storage, "stored in another file"),
-        (huge_padding, "a padding of 1073741824"),
+        (huge_padding, "a size of a Pad: expected a whole number from 0 to 1024, got 1073741824"),
         (other_outputs, "not those of a deployed network"),
     ],
 )
@@ -144,3 +195,24 @@ def test_hostile_files_are_refused(tmp_path, change, words):
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(ValueError, match="no such file"):
         rheobase_onnx.Session(tmp_path / "missing.onnx")
+
+
+@pytest.mark.parametrize("attribute", ["strides", "dilations", "group"])
+def test_a_convolution_by_zero_is_refused(tmp_path, attribute):
+    path = tmp_path / "net.onnx"
+    rheobase_onnx.write(fold(tiny()).float(), path, (2, 7, 7))
+
+    def change(model):
+        node = next(node for node in model.graph.node if node.op_type == "Conv")
+        found = next(a for a in node.attribute if a.name == attribute)
+        found.CopyFrom(onnx.helper.make_attribute(attribute, 0 if attribute == "group" else [0, 0]))
+
+    rewritten(path, change)
+    with pytest.raises(ValueError, match=f"{attribute} of a Conv: expected a whole number from 1"):
+        rheobase_onnx.Session(path)
+
+
+def test_images_of_another_shape_are_refused(tmp_path):
+    session = exported(fold(tiny()), tmp_path, (2, 7, 7))
+    with pytest.raises(ValueError, match=r"net\.onnx: expected images of \[2, 7, 7\], got \[2, 8, 8\]"):
+        session(images(3, 2, 8), 2)

@@ -8,6 +8,7 @@ from rheobase.data.events import aedat, aedat4, binary, csv, npz, prophesee
 from rheobase.data.events.camera import simulate
 from rheobase.data.events.slicing import count_into, slices
 from rheobase.data.events.stream import Events, OnError, Problems, checked
+from rheobase.files import read_plain
 
 __all__ = ["SUFFIXES", "Events", "OnError", "count_into", "decode", "read", "simulate", "slices"]
 
@@ -22,7 +23,7 @@ def read(path: Path | str, *, size: tuple[int, int] | None = None, on_error: OnE
     damaged file is an error, or is read without its damage, which `Events.skipped` counts.
     """
     try:
-        content = Path(path).read_bytes()
+        content = read_plain(path)
     except OSError as error:
         raise ValueError(f"cannot read {path}: {error.strerror}") from None
     return decode(content, str(path), size=size, on_error=on_error)

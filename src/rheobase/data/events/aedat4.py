@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from struct import Struct, calcsize, pack, unpack_from
 from xml.etree import ElementTree
 
+from rheobase import limits
 from rheobase.data.events.ferry import ferried
 from rheobase.data.events.stream import LARGEST, Events, OnError, Problems, fits
+from rheobase.data.events.unpacking import largest
 
 MAGIC = b"#!AER-DAT4.0\r\n"
 PACKET = Struct("<iI")  # track and number of bytes
@@ -30,8 +32,11 @@ def decode(content: bytes, source: str, on_error: OnError = "raise") -> Events:
         track, size = _camera(description)
     except Exception as error:  # damage makes the parsers fail in many ways
         raise ValueError(f"{source}: no header of AEDAT 4 at byte {len(MAGIC)} ({error}); get the file again") from None
-    packets = _packets(content, start, len(content) if stop == -1 else stop, track, problems)
-    return ferried("aedat", [_written(compression), *packets], problems, size)
+    packets = list(_packets(content, start, len(content) if stop == -1 else stop, track, problems))
+    for packet in packets:
+        limits.check(largest(packet, compression), len(content), f"{source}: a packet")
+    parts = (part for packet in packets for part in (PACKET.pack(0, len(packet)), packet))
+    return ferried("aedat", [_written(compression), *parts], problems, size)
 
 
 def _header(table: bytes) -> tuple[int, int, str]:
@@ -74,7 +79,7 @@ def _camera(description: str) -> tuple[int, tuple[int, int]]:
     raise ValueError("no track of events")
 
 
-def _packets(content: bytes, start: int, stop: int, track: int, problems: Problems) -> Iterator[bytes | memoryview]:
+def _packets(content: bytes, start: int, stop: int, track: int, problems: Problems) -> Iterator[memoryview]:
     """The packets of that track, cut out whole."""
     view = memoryview(content)
     while start < stop:
@@ -87,7 +92,6 @@ def _packets(content: bytes, start: int, stop: int, track: int, problems: Proble
             problems.found("truncated", f"a packet of {length} bytes cut short", body)
             return
         if own == track:
-            yield PACKET.pack(0, length)
             yield view[body:start]
 
 

@@ -13,12 +13,14 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from rheobase import limits
 from rheobase.data.events.stream import Events, Problems, checked
 from rheobase.extras import need
 
 Kind = Literal["aedat", "dat", "evt"]
 Packet = NDArray[Any]
 
+EVENT = 48  # bytes of memory: as faery has it, as columns, and while these are joined and checked
 ANY = (2**16 - 1, 2**16 - 1)  # a sensor that has every pixel
 
 
@@ -28,12 +30,17 @@ def ferried(
     """The events in a file of these parts, of a sensor of this size; `start` is the time at which theirs is 0."""
     faery = need("faery", f"reading {problems.source}")
     packets: list[Packet] = []
+    events = 0
     with TemporaryDirectory(prefix="rheobase-") as folder:
         path = Path(folder) / "recording"
         with open(path, "wb") as file:
             file.writelines(parts)
+        written = path.stat().st_size
         try:
-            packets.extend(_packets(faery, kind, path))
+            for packet in _packets(faery, kind, path):
+                packets.append(packet)
+                events += len(packet)
+                limits.check(EVENT * events, written, f"{problems.source}: its events")
         except RuntimeError as error:
             _tell(problems, error, packets)
         except BaseException as error:

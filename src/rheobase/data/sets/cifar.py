@@ -4,7 +4,6 @@ import hashlib
 import io
 import pickle
 import tarfile
-import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +13,10 @@ import numpy as np
 import torch
 
 from rheobase.data.dataset import Dataset, Split
+from rheobase.data.download import download
 from rheobase.data.expectation import expecting
 from rheobase.data.fingerprint import fingerprint
+from rheobase.files import read_plain
 from rheobase.plugins import dataset
 
 SITE = "https://www.cs.toronto.edu/~kriz"
@@ -36,6 +37,8 @@ class Layout:
     label: int | str
     """Binary: bytes in front of the pixels, the last of which is the label. Python: key of the labels."""
     names_key: str = ""
+    names_md5: str = ""
+    """Of that file, where it is a pickle: no other is opened."""
 
 
 LAYOUTS = {
@@ -70,6 +73,7 @@ LAYOUTS = {
             names="batches.meta",
             label="labels",
             names_key="label_names",
+            names_md5="5ff9c542aee3614f3951f8cda6e48888",
         ),
     ),
     "cifar100": (
@@ -91,6 +95,7 @@ LAYOUTS = {
             names="meta",
             label="fine_labels",
             names_key="fine_label_names",
+            names_md5="7973b15100ade9c7d40fb424638fde48",
         ),
     ),
 }
@@ -114,11 +119,11 @@ def official_fingerprint(name: str) -> str:
     return fingerprint(*layout.train.values(), *layout.test.values())
 
 
-def _load(name: str, folder: Path, download: bool) -> Dataset:
-    """From `folder`, which holds the unpacked official folder or is it; `download` gets the binary archive there."""
+def _load(name: str, folder: Path, wanted: bool) -> Dataset:
+    """From `folder`, which holds the unpacked official folder or is it; if `wanted`, the binary archive goes there."""
     found = _find(name, folder)
-    if found is None and download:
-        _download(LAYOUTS[name][0], folder)
+    if found is None and wanted:
+        _get(LAYOUTS[name][0], folder)
         found = _find(name, folder)
     if found is None:
         binary, python = LAYOUTS[name]
@@ -156,17 +161,19 @@ def _split(folder: Path, layout: Layout, files: Mapping[str, str]) -> Split:
 
 def _class_names(folder: Path, layout: Layout) -> tuple[str, ...]:
     path = folder / layout.names
+    if layout.names_key:
+        return tuple(unpickle(_read(path, layout.names_md5))[layout.names_key])
     try:
-        if layout.names_key:
-            return tuple(unpickle(path.read_bytes())[layout.names_key])
-        return tuple(path.read_text().split())
+        return tuple(read_plain(path).decode().split())
     except OSError as error:
         raise ValueError(f"cannot read {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ValueError(f"{path} is not a text; unpack the official archive again") from None
 
 
 def _read(path: Path, md5: str) -> bytes:
     try:
-        content = path.read_bytes()
+        content = read_plain(path)
     except OSError as error:
         raise ValueError(f"cannot read {path}: {error.strerror}; unpack the official archive again") from None
     if hashlib.md5(content, usedforsecurity=False).hexdigest() != md5:
@@ -174,18 +181,12 @@ def _read(path: Path, md5: str) -> bytes:
     return content
 
 
-def _download(layout: Layout, folder: Path) -> None:
-    url = f"{SITE}/{layout.archive}"
-    try:
-        with urllib.request.urlopen(url) as response:
-            content = response.read()
-    except OSError as error:
-        raise OSError(f"could not download {url}: {error}; get it by other means and unpack it into {folder}") from None
-    if hashlib.md5(content, usedforsecurity=False).hexdigest() != layout.archive_md5:
-        raise ValueError(f"what came from {url} is not the official archive: its checksum differs; try again")
-    folder.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(fileobj=io.BytesIO(content)) as archive:
+def _get(layout: Layout, folder: Path) -> None:
+    packed = folder / layout.archive
+    download(f"{SITE}/{layout.archive}", packed, layout.archive_md5)
+    with tarfile.open(packed) as archive:
         archive.extractall(folder, filter="data")
+    packed.unlink()
 
 
 class _ArraysOnly(pickle.Unpickler):

@@ -13,6 +13,7 @@ from rheobase.data.cache import Recordings
 from rheobase.data.events import read
 from rheobase.data.eventset import EventDataset, Option, Slicing, build, sliced
 from rheobase.data.expectation import expecting
+from rheobase.files import read_plain
 from rheobase.plugins import dataset
 
 CLASSES = (
@@ -46,8 +47,8 @@ def dvsgesture(path: Path, *, size: int = 0, timesteps: int = 0, **slicing: Opti
 def read_labels(path: Path) -> list[Clip]:
     """Class, start and end of every gesture in a recording."""
     try:
-        rows = list(csv.reader(path.read_text().splitlines()))
-    except (OSError, UnicodeDecodeError) as error:
+        rows = list(csv.reader(read_plain(path).decode().splitlines()))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ValueError(f"cannot read {path}: {error}; the official set has one beside every recording") from None
     if rows and rows[0] and all(value.strip().isdecimal() for value in rows[0]):
         raise ValueError(f"{path}, line 1: expected headings, got numbers; the official files begin with headings")

@@ -4,13 +4,16 @@ import gzip
 import zlib
 from math import prod
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from rheobase import limits
 from rheobase.data.dataset import Dataset, Split
 from rheobase.data.expectation import expecting
+from rheobase.files import first_line, open_plain
 from rheobase.plugins import dataset
 
 DIGITS = tuple("0123456789")
@@ -57,16 +60,26 @@ def _find(folder: Path, stem: str, dimensions: int) -> Path:
 def read_idx(path: Path) -> Tensor:
     """The bytes in an idx file: two zeros, type 8, number of dimensions, their big-endian sizes, values."""
     try:
-        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        with open_plain(path) as file, gzip.open(file) if path.suffix == ".gz" else file as content:
+            return _idx(content, path)
     except (OSError, EOFError, zlib.error) as error:
-        raise ValueError(f"cannot read {path}: {error}; get the official file again") from None
-    dimensions = content[3] if content[:3] == b"\0\0\x08" and len(content) > 3 else 0
-    start = 4 + 4 * dimensions
-    if not dimensions or len(content) < start:
+        raise ValueError(f"cannot read {path}: {first_line(error)}; get the official file again") from None
+
+
+def _idx(file: BinaryIO | gzip.GzipFile, path: Path) -> Tensor:
+    start = file.read(4)
+    dimensions = start[3] if start[:3] == b"\0\0\x08" and len(start) > 3 else 0
+    sizes = file.read(4 * dimensions)
+    if not dimensions or len(sizes) < 4 * dimensions:
         raise ValueError(f"{path}: not an idx file of bytes at byte 0; get the official file again")
-    shape = np.frombuffer(content, ">u4", dimensions, 4).tolist()
-    if prod(shape) != len(content) - start:
+    shape = np.frombuffer(sizes, ">u4").tolist()
+    if 0 in shape:
+        raise ValueError(f"{path}: an array {shape} is empty; get the official file again")
+    limits.check(2 * prod(shape), path.stat().st_size, f"{path}: its array {shape}")
+    values = bytearray(file.read(prod(shape) + 1))
+    if prod(shape) != len(values):
+        found = f"{min(len(values), prod(shape))}{' or more' if len(values) > prod(shape) else ''}"
         raise ValueError(
-            f"{path}: {len(content) - start} values from byte {start} on, expected {prod(shape)}; get the file again"
+            f"{path}: {found} values from byte {4 + len(sizes)} on, expected {prod(shape)}; get the file again"
         )
-    return torch.frombuffer(bytearray(content[start:]), dtype=torch.uint8).view(shape)
+    return torch.frombuffer(values, dtype=torch.uint8).view(shape)

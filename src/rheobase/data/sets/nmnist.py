@@ -12,10 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rheobase.data.arrays import from_npz
 from rheobase.data.cache import Recordings
 from rheobase.data.events import binary, npz
 from rheobase.data.eventset import EventDataset, Option, Slicing, build, jobs_of_files, sliced
 from rheobase.data.expectation import expecting
+from rheobase.files import read_plain
 from rheobase.plugins import dataset
 
 CLASSES = tuple("0123456789")
@@ -49,11 +51,11 @@ def nmnist(path: Path, *, size: int = 0, timesteps: int = 0, **slicing: Option) 
 def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
     """The arrays of a file of many recordings."""
     try:
-        content = path.read_bytes()
+        content = read_plain(path)
     except OSError as error:
         raise ValueError(f"cannot read {path}: {error.strerror}") from None
     names = ("t", "x", "y", "p", "offsets", "labels", "is_test")
-    arrays = npz.arrays(content, str(path), names)
+    arrays = from_npz(content, str(path), names)
     if missing := [name for name in names if name not in arrays]:
         raise ValueError(f"{path}: no array {missing[0]}; expected {', '.join(names)}")
     for name in ("offsets", "labels", "is_test"):

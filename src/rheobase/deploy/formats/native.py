@@ -1,6 +1,7 @@
 """A deployed network in one safetensors file: tensors, and the wiring as JSON in its header. Loading runs no code."""
 
 import json
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from rheobase.deploy.convolution import convolution
-from rheobase.deploy.network import LARGEST_INPUT, LIF, Network, Scale, linear
-from rheobase.deploy.pairs import pair
+from rheobase.deploy.network import LIF, Network, Scale, linear
+from rheobase.deploy.pairs import LARGEST_INPUT, pair, whole
 from rheobase.deploy.quantize import in_units, int8_unit
-from rheobase.files import atomic_write
+from rheobase.files import atomic_write, first_line, parse_json
 
 SUFFIX = ".safetensors"
 FORMAT = "rheobase network 1"
@@ -67,7 +68,8 @@ def write(network: Network, path: str | Path, input_shape: tuple[int, ...]) -> N
 
 def load(path: str | Path) -> Network:
     """The network in the file `path`; a ValueError says what is wrong with a damaged one."""
-    if not Path(path).is_file():
+    path = Path(path)
+    if not path.is_file():
         raise ValueError(f"{path}: no such file")
     try:
         with safetensors.safe_open(path, "pt") as file:
@@ -75,26 +77,47 @@ def load(path: str | Path) -> Network:
             if header.get("format") != FORMAT:
                 raise ValueError(f"its format is {header.get('format')!r}, expected {FORMAT!r}")
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
-        nodes, inputs = {}, {}
-        for node in json.loads(header["nodes"]):
-            name = node["name"]
-            own = {key: tensors.get(f"{name}.{key}") for key in ("weight", "bias", "v_th", "decay", "initial")}
-            if f"{name}.unit" in tensors:
-                own["weight"] = _multiples(own["weight"], tensors[f"{name}.unit"])
-            nodes[name] = _node(node["kind"], node["options"], **own)
-            inputs[name] = node["inputs"]
-        input_unit, logit_unit, *more = json.loads(header["units"])
-        (largest,) = more or [LARGEST_INPUT]
-        info = json.loads(header["info"])
-        return Network(
-            nodes, inputs, input_unit=input_unit, input_largest=largest, logit_unit=logit_unit, info=info
-        ).eval()
-    except (safetensors.SafetensorError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(f"{path}: not a file of a deployed network, or damaged: {error}") from error
+        return _network(header, tensors)
+    except KeyError as error:
+        raise ValueError(f"{path}: not a file of a deployed network, or damaged: it has no {error}") from error
+    except Exception as error:  # what is damaged makes safetensors and torch fail in many ways
+        raise ValueError(f"{path}: not a file of a deployed network, or damaged: {first_line(error)}") from error
+
+
+def _network(header: dict[str, str], tensors: dict[str, Tensor]) -> Network:
+    nodes, inputs = {}, {}
+    for node in parse_json(header["nodes"]):
+        name = node["name"]
+        own = {key: tensors.get(f"{name}.{key}") for key in ("weight", "bias", "v_th", "decay", "initial")}
+        if f"{name}.unit" in tensors:
+            own["weight"] = _multiples(own["weight"], tensors[f"{name}.unit"])
+        for key, tensor in own.items():
+            if tensor is not None and not (tensor.is_floating_point() and bool(tensor.isfinite().all())):
+                raise ValueError(f"{name}.{key} holds other things than finite numbers")
+        nodes[name] = _node(node["kind"], node["options"], **own)
+        inputs[name] = node["inputs"]
+    input_unit, logit_unit, *more = parse_json(header["units"])
+    (largest,) = more or [LARGEST_INPUT]
+    for unit in (logit_unit, *([] if input_unit is None else [input_unit])):
+        if type(unit) not in (int, float) or not 0 < unit < inf:
+            raise ValueError(f"its units are {input_unit} and {logit_unit}, expected numbers above 0")
+    info = parse_json(header["info"])
+    if not isinstance(info, dict):
+        raise ValueError("what it was trained on is no record")
+    largest = whole(largest, 1, 2**52, "the largest input")
+    return Network(
+        nodes,
+        inputs,
+        input_unit=None if input_unit is None else float(input_unit),
+        input_largest=largest,
+        logit_unit=float(logit_unit),
+        info=info,
+    ).eval()
 
 
 def _multiples(weight: Tensor | None, unit: Tensor) -> Tensor:
-    if weight is None or weight.dtype != torch.int8 or weight.ndim == 0 or unit.shape != weight.shape[:1]:
+    fits = weight is not None and weight.dtype == torch.int8 and weight.ndim > 0 and unit.shape == weight.shape[:1]
+    if weight is None or not fits or not unit.is_floating_point():
         raise ValueError("a layer has units that do not fit its weights")
     return weight * unit.view(-1, *[1] * (weight.ndim - 1))
 
@@ -120,7 +143,10 @@ def _node(
         raise ValueError(f"a layer '{kind}' has a bias that does not fit its weights")
     if kind == "Conv2d" and weight is not None:
         stride, dilation, padding = pair(options["stride"], 1), pair(options["dilation"], 1), pair(options["padding"])
-        return convolution(weight, bias, stride, padding, dilation, int(options["groups"]))
+        groups = whole(options["groups"], 1, len(weight), "groups")
+        if len(weight) % groups:
+            raise ValueError(f"a layer '{kind}' has {len(weight)} channels in {groups} groups")
+        return convolution(weight, bias, stride, padding, dilation, groups)
     if kind == "Linear" and weight is not None:
         return linear(weight, bias)
     if kind == "Scale" and weight is not None:
@@ -129,7 +155,11 @@ def _node(
         return _lif(options, **of_neurons)
     if kind == "AvgPool2d":
         kernel, stride, padding = pair(options["kernel_size"], 1), pair(options["stride"], 1), pair(options["padding"])
-        return nn.AvgPool2d(kernel, stride, padding, divisor_override=options["divisor_override"])
+        if any(2 * p > k for p, k in zip(padding, kernel, strict=True)):
+            raise ValueError(f"a layer '{kind}' has a padding of {padding}, more than half of its kernel {kernel}")
+        divisor = options["divisor_override"]
+        divisor = None if divisor is None else whole(divisor, 1, 2**20, "divisor_override")
+        return nn.AvgPool2d(kernel, stride, padding, divisor_override=divisor)
     return nn.Flatten() if kind == "Flatten" else nn.AdaptiveAvgPool2d(1)
 
 
@@ -140,7 +170,11 @@ def _lif(options: dict[str, Any], v_th: Tensor | None, decay: Tensor | None, ini
         if (tensor is None) == (options[name] is None):
             raise ValueError(f"a layer 'LIF' has no {name}, or two")
         given[name] = float(options[name]) if tensor is None else tensor
+    if not bool(torch.as_tensor(given["initial"]).isfinite().all()):
+        raise ValueError("a layer 'LIF' has an initial potential that is not finite")
     decays = torch.as_tensor(given["decay"])
     if v_th is None or v_th.ndim != 1 or not bool(((decays >= 0) & (decays <= 1)).all()):
         raise ValueError("a layer 'LIF' has no thresholds, or a decay outside 0 to 1")
-    return LIF(given["decay"], v_th, options["fraction_bits"], reset=options["reset"], initial=given["initial"])
+    bits = options["fraction_bits"]
+    bits = None if bits is None else whole(bits, 0, 52, "fraction_bits")
+    return LIF(given["decay"], v_th, bits, reset=options["reset"], initial=given["initial"])

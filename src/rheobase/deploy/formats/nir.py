@@ -26,9 +26,10 @@ from torch import Tensor, nn
 from rheobase.deploy import nirfile
 from rheobase.deploy.convolution import convolution
 from rheobase.deploy.lower import Shape, diagonal, lower, node_shapes
-from rheobase.deploy.network import INPUT, LARGEST_INPUT, LIF, OUTPUT, Network, Scale, linear
+from rheobase.deploy.network import INPUT, LIF, OUTPUT, Network, Scale, linear
+from rheobase.deploy.pairs import LARGEST_INPUT
 from rheobase.extras import need
-from rheobase.files import atomic_write
+from rheobase.files import atomic_write, parse_json
 
 SUFFIX = ".nir"
 DT = 1e-4  # snnTorch assumes this one
@@ -137,7 +138,9 @@ def from_graph(graph: nirfile.Graph, origin: str) -> Network:
     try:
         units = {key: float(metadata[key]) for key in ("input_unit", "logit_unit") if key in metadata}
         largest = int(metadata.get("input_largest", LARGEST_INPUT))
-        info = json.loads(metadata.get("info", "{}"))
+        info = parse_json(metadata.get("info", "{}"))
+        if not isinstance(info, dict):
+            raise ValueError("what it was trained on is no record")
         return Network(nodes, inputs, input_largest=largest, info=info, **units).eval()
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{origin}: {error}") from error
@@ -217,7 +220,8 @@ def _lif(node: nirfile.Node, graph: nirfile.Graph) -> LIF:
     leaks = node.kind == "LIF"
     gain = dt / values["tau"] if leaks else np.zeros(node.shape)
     scale = (gain if leaks else dt) * values["r"]  # the current's share of the potential: ours is 1
-    if (leaks and values["v_leak"].any()) or values["v_reset"].any() or not (scale > 0).all():
+    at_rest = not (leaks and values["v_leak"].any()) and not values["v_reset"].any()
+    if not at_rest or not ((scale > 1e-30) & (scale < 1e30)).all():
         raise ValueError("expected neurons with r > 0, and v_leak and v_reset of 0")
     v_th, decay = (array.reshape(len(scale), -1) for array in (values["v_threshold"] / scale, 1 - gain))
     if np.ptp(v_th, axis=1).max() > 1e-9 * v_th.max() or np.ptp(decay, axis=1).max() > 1e-12 or decay.min() < 0:

@@ -10,6 +10,7 @@ a float64 network writes its convolutions as slices and a matrix product; float3
 """
 
 import json
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -17,21 +18,39 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from rheobase import limits
 from rheobase.deploy.lower import Shape, node_shapes
 from rheobase.deploy.network import INPUT, LIF, Network, Scale
 from rheobase.extras import need
-from rheobase.files import atomic_write
+from rheobase.files import atomic_write, first_line, parse_json, read_plain
 from rheobase.functional import check_sequence
 
 SUFFIX = ".onnx"
 OPSET = 18
 IR_VERSION = 10  # readable by every ONNX Runtime since 1.18
 LOGITS = "logits"
-OPERATORS = {
-    "Add", "Cast", "Clip", "Concat", "Conv", "Div", "Flatten", "Floor", "Greater", "MatMul", "Mul", "Pad",
-    "ReduceMean", "ReduceSum", "Reshape", "Round", "Slice", "Sub", "Where",
-}  # fmt: skip
 LARGEST_SIZE, LARGEST_PADDING = 2**20, 2**10
+VALUE = 8  # bytes of memory at most
+_WINDOW = (1, LARGEST_PADDING)
+# Every operator that `write` uses: its attributes, and the least and largest number in them.
+OPERATORS: dict[str, dict[str, tuple[int, int]]] = {
+    "Cast": {"to": (1, 11)},
+    "Concat": {"axis": (1, 1)},
+    "Conv": {"strides": _WINDOW, "dilations": _WINDOW, "pads": (0, LARGEST_PADDING), "group": (1, LARGEST_SIZE)},
+    "Flatten": {"axis": (1, 1)},
+    "ReduceMean": {"keepdims": (0, 1)},
+    "ReduceSum": {"keepdims": (0, 1)},
+    **{name: {} for name in ("Add", "Clip", "Div", "Floor", "Greater", "MatMul", "Mul", "Pad")},
+    **{name: {} for name in ("Reshape", "Round", "Slice", "Sub", "Where")},
+}
+# Inputs that are sizes, by their place, and the bounds of those.
+PLACES = {
+    "Pad": {1: (0, LARGEST_PADDING)},
+    "ReduceMean": {1: (1, 4)},
+    "ReduceSum": {1: (1, 4)},
+    "Reshape": {1: (-1, LARGEST_SIZE)},
+    "Slice": {1: (0, LARGEST_SIZE), 2: (0, LARGEST_SIZE), 3: (1, 4), 4: (1, LARGEST_PADDING)},
+}
 
 
 def write(network: Network, path: str | Path, input_shape: Shape) -> None:
@@ -89,20 +108,31 @@ class Session:
         ort = _package("onnxruntime")
         if not Path(path).is_file():
             raise ValueError(f"{path}: no such file")
+        self.path = Path(path)
         try:
-            content = Path(path).read_bytes()
-            _check_is_ours(_package("onnx").load_from_string(content))
+            content = read_plain(path)
+            _check_is_ours(_package("onnx").load_from_string(content), len(content))
             self.session = ort.InferenceSession(content, providers=["CPUExecutionProvider"])
             stated = self.session.get_modelmeta().custom_metadata_map
-            self.info, self.integer = json.loads(stated.get("info", "{}")), stated.get("integer") == "true"
+            self.info, self.integer = parse_json(stated.get("info", "{}")), stated.get("integer") == "true"
+            if not isinstance(self.info, dict):
+                raise ValueError("what it was trained on is no record")
             first, *states = self.session.get_inputs()
+            self.input_shape, self.classes = tuple(first.shape[1:]), int(self.session.get_outputs()[0].shape[1])
             self.dtype = np.float64 if first.type == "tensor(double)" else np.float32
-            initial = json.loads(stated.get("initial", "{}"))
+            initial = parse_json(stated.get("initial", "{}"))
             self.start = {s.name: self._start(s.shape[1:], initial.pop(s.name, 0.0)) for s in states}
             if initial:
                 raise ValueError(f"it states potentials of layers that it has not: {', '.join(initial)}")
         except Exception as error:  # ONNX Runtime has many kinds of errors
-            raise ValueError(f"{path}: not an ONNX file of a deployed network, or damaged: {error}") from error
+            what = f"not an ONNX file of a deployed network, or damaged: {first_line(error)}"
+            raise ValueError(f"{path}: {what}") from error
+
+    def outputs_of(self, shape: Shape) -> int:
+        """How many logits there are for an image [C, H, W]; it must have the shape that the file is for."""
+        if shape != self.input_shape:
+            raise ValueError(f"{self.path}: expected images of {list(self.input_shape)}, got {list(shape)}")
+        return self.classes
 
     def _start(self, shape: list[int], values: Any) -> np.ndarray:
         """The potentials of a layer at the start, for a number or one per channel."""
@@ -111,37 +141,93 @@ class Session:
 
     def __call__(self, x: Tensor, timesteps: int | None = None) -> Tensor:
         timesteps = check_sequence(x, timesteps)
+        self.outputs_of(tuple(x.shape[-3:]))
         steps = x.numpy().astype(self.dtype)
         sequence = np.broadcast_to(steps, (timesteps, *steps.shape)) if x.ndim == 4 else steps
         images = sequence.shape[1]
         state = {name: np.broadcast_to(v, (images, *v.shape)).copy() for name, v in self.start.items()}
         logits = []
         for x_t in sequence:
-            y, *after = self.session.run(None, {INPUT: np.ascontiguousarray(x_t), **state})
+            y, *after = self._run({INPUT: np.ascontiguousarray(x_t), **state})
             state = dict(zip(self.start, after, strict=True))
             logits.append(y)
         return torch.from_numpy(np.stack(logits))
 
+    def _run(self, inputs: dict[str, np.ndarray]) -> Any:
+        try:
+            return self.session.run(None, inputs)
+        except Exception as error:
+            raise ValueError(f"{self.path}: it cannot be run: {first_line(error)}") from error
 
-def _check_is_ours(model: Any) -> None:
+
+def _check_is_ours(model: Any, size: int) -> None:
     """Raise a ValueError for operators, storage or sizes that `write` does not use: a file is not trusted."""
     graph = model.graph
-    if [graph.input[0].name, graph.output[0].name] != [INPUT, LOGITS]:
+    if not graph.input or not graph.output or [graph.input[0].name, graph.output[0].name] != [INPUT, LOGITS]:
         raise ValueError("its inputs and outputs are not those of a deployed network")
-    foreign = {node.op_type for node in graph.node} - OPERATORS
+    if [f"{value.name}_next" for value in graph.input[1:]] != [value.name for value in graph.output[1:]]:
+        raise ValueError("its inputs and outputs are not those of a deployed network")
+    foreign = {node.op_type for node in graph.node} - OPERATORS.keys()
     if foreign or model.functions or any(node.domain for node in graph.node):
         raise ValueError(f"it uses operators of others: {', '.join(sorted(foreign))}")
-    sizes = [d.dim_value for value in graph.input for d in value.type.tensor_type.shape.dim]
-    paddings = [0] + [n for node in graph.node for a in node.attribute for n in a.ints]
-    padded_by = {node.input[1] for node in graph.node if node.op_type == "Pad"}
+    if graph.sparse_initializer:
+        raise ValueError("it has sparse tensors")
     for tensor in graph.initializer:
         if tensor.data_location or tensor.external_data:
             raise ValueError(f"'{tensor.name}' is stored in another file")
-        if tensor.data_type == tensor.INT64:
-            numbers = np.abs(_package("onnx").numpy_helper.to_array(tensor)).ravel().tolist()
-            (paddings if tensor.name in padded_by else sizes).extend(numbers)
-    if max(sizes) > LARGEST_SIZE or max(paddings) > LARGEST_PADDING:
-        raise ValueError(f"it asks for a size of {max(sizes)} or a padding of {max(paddings)}")
+    _check_numbers(graph)
+    limits.check(VALUE * _values(model), size, "its layers")
+
+
+def _check_numbers(graph: Any) -> None:
+    """Sizes are constants within bounds: a library that divides by a stride of 0 ends the program."""
+    onnx = _package("onnx")
+    constants = {tensor.name: tensor for tensor in graph.initializer}
+    if any(value.name in constants for value in graph.input):
+        raise ValueError("an input is a constant")
+    for node in graph.node:
+        for attribute in node.attribute:
+            bounds = OPERATORS[node.op_type].get(attribute.name)
+            numbers = [*attribute.ints, *([attribute.i] if attribute.type == attribute.INT else [])]
+            kinds = (attribute.INT, attribute.INTS)
+            if bounds is None or attribute.type not in kinds or attribute.ref_attr_name:
+                raise ValueError(f"a {node.op_type} has an attribute '{attribute.name}'")
+            _check_bounds(f"{attribute.name} of a {node.op_type}", numbers, *bounds)
+        for place, bounds in PLACES.get(node.op_type, {}).items():
+            name = node.input[place] if place < len(node.input) else ""
+            if name not in constants or constants[name].data_type != onnx.TensorProto.INT64:
+                raise ValueError(f"a {node.op_type} has sizes that are no constants")
+            numbers = onnx.numpy_helper.to_array(constants[name]).ravel().tolist()
+            _check_bounds(f"a size of a {node.op_type}", numbers, *bounds)
+
+
+def _check_bounds(what: str, numbers: list[int], least: int, largest: int) -> None:
+    for number in numbers:
+        if not least <= number <= largest:
+            raise ValueError(f"{what}: expected a whole number from {least} to {largest}, got {number}")
+
+
+def _values(model: Any) -> int:
+    """How many values all nodes have for one image, worked out without running any."""
+    onnx = _package("onnx")
+    one = onnx.ModelProto()
+    one.CopyFrom(model)
+    for value in (*one.graph.input, *one.graph.output):
+        dimensions = value.type.tensor_type.shape.dim
+        if not dimensions:
+            raise ValueError(f"'{value.name}' has no shape")
+        dimensions[0].dim_value = 1
+    del one.graph.value_info[:]  # which a file may state, wrongly
+    inferred = onnx.shape_inference.infer_shapes(one, check_type=True, strict_mode=True, data_prop=True).graph
+    shapes = {
+        value.name: [dimension.dim_value for dimension in value.type.tensor_type.shape.dim]
+        for value in (*inferred.input, *inferred.output, *inferred.value_info)
+    }
+    names = [value.name for value in inferred.input] + [name for node in inferred.node for name in node.output]
+    for name in names:
+        if name not in shapes or not all(n > 0 for n in shapes[name]):
+            raise ValueError(f"the shape of '{name}' is not known")
+    return sum(prod(shapes[name]) for name in names)
 
 
 class _Graph:

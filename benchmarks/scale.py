@@ -1,0 +1,223 @@
+"""The model of scale against measurements: 1, 2 and 4 processes of this CPU that train one small network over gloo.
+
+    python -m benchmarks.scale                        needs 16 cores
+
+The batch of a step is shared by all processes, each with threads (and cores) of its own. The prediction knows three
+things, all measured here: the step of a process that has nobody to wait for, on its share of the batch; the latency of
+gloo; its bandwidth. Processes of one machine share its memory, unlike GPUs, so the step is also timed while as many
+others are at the same work beside it, without a group. That is what the prediction starts from; the file has both.
+
+Results of `benchmarks.group`, where there are some of the GPU whose step times the package has, are compared too: a
+group of one has nobody to wait for, so its step is predicted to be that of one process.
+"""
+
+import argparse
+import json
+import multiprocessing
+import os
+import socket
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from benchmarks.output import result_path
+from rheobase import recipes, train
+from rheobase.data import Dataset, Split, expected
+from rheobase.recipes import Recipe
+from rheobase.train import distributed, scale, steptimes
+from rheobase.train.record import write_result
+from rheobase.train.scale import Cluster, Link
+from rheobase.train.steptimes import Estimate
+
+CPU = torch.device("cpu")
+CLASSES = 10
+SMALL, LARGE = 2**10, 2**21  # values of the collectives that are timed
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload(["rheobase.train"])
+
+
+def noise(recipe: Recipe, images: int) -> Dataset:
+    """What is in the images does not change the speed."""
+    random = torch.Generator().manual_seed(0)
+    pixels = torch.randint(0, 256, (images, 3, recipe.image_size, recipe.image_size), generator=random)
+    train_part = Split(pixels.to(torch.uint8), torch.arange(images) % CLASSES)
+    test_part = Split(train_part.images[:CLASSES], train_part.labels[:CLASSES])
+    return Dataset.of("noise", train_part, test_part, tuple(map(str, range(CLASSES))))
+
+
+def step_seconds(recipe: Recipe, data: Dataset, folder: Path) -> float:
+    """Of a training in this process, or in the group that it belongs to, by its own metrics."""
+    run = train.fit(recipe, dataset=data, out=folder, device="cpu", save_every=3600)
+    _, *rows = run.rows()  # the first epoch warms up
+    return statistics.median(row["seconds"] for row in rows) * recipe.batch_size / len(data.train)
+
+
+def measured_link(repeats: int) -> Link:
+    """Latency and bandwidth of this process's group, such that the model's collectives take what gloo takes here."""
+
+    def timed(collective: Callable[[], Any]) -> float:
+        times = []
+        for _ in range(repeats):
+            dist.barrier()
+            began = time.perf_counter()
+            collective()
+            times.append(time.perf_counter() - began)
+        return statistics.median(times)
+
+    world = dist.get_world_size()
+    few, many = torch.ones(SMALL), torch.ones(LARGE)
+    parts = [torch.empty_like(few) for _ in range(world)]
+    messages = 3 * (world - 1)  # of a gathering and a reduction
+    latency = (timed(lambda: dist.all_gather(parts, few)) + timed(lambda: dist.all_reduce(few))) / messages
+    sending = timed(lambda: dist.all_reduce(many.fill_(1.0))) - 2 * (world - 1) * latency
+    return Link(latency, 2 * (world - 1) / world * many.nbytes / sending)
+
+
+def member(
+    answer: Connection, rank: int, world: int, port: int | None, cores: list[int], recipe: Recipe, steps: int, out: Path
+) -> None:
+    """A process of a group, or one that is alone at work beside others if there is no port."""
+    torch.set_num_threads(len(cores))
+    os.sched_setaffinity(0, cores)
+    data = noise(recipe, steps * recipe.batch_size)
+    if port is None:
+        answer.send({"seconds": step_seconds(recipe, data, out / str(rank))})
+        return
+    place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    os.environ |= {name: str(value) for name, value in place.items()}
+    with distributed.team(CPU):
+        answer.send({"link": measured_link(repeats=4 * steps), "seconds": step_seconds(recipe, data, out)})
+
+
+def team(recipe: Recipe, steps: int, world: int, threads: int, *, grouped: bool) -> list[dict[str, Any]]:
+    """What each of `world` processes has found; all begin together."""
+    cores = sorted(os.sched_getaffinity(0))
+    if world * threads > len(cores):
+        raise ValueError(f"{world} processes of {threads} threads need {world * threads} cores; there are {len(cores)}")
+    port = _free_port() if grouped else None
+    processes, answers = [], []
+    with tempfile.TemporaryDirectory() as folder:
+        for rank in range(world):
+            here, there = PROCESSES.Pipe(duplex=False)
+            own = cores[rank * threads : (rank + 1) * threads]
+            options = (there, rank, world, port, own, recipe, steps, Path(folder) / "run")
+            processes.append(PROCESSES.Process(target=member, args=options))
+            answers.append(here)
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join()
+        if any(process.exitcode for process in processes):
+            raise RuntimeError(f"processes ended with {[process.exitcode for process in processes]}")
+        return [answer.recv() for answer in answers]
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def measure(recipe: Recipe, world: int, threads: int, steps: int, whole: float) -> dict[str, Any]:
+    """A step whose batch `world` processes share, predicted and measured; that of one process takes `whole` seconds."""
+    if world == 1:
+        (again,) = team(recipe, steps, 1, threads, grouped=False)
+        return compare(recipe, 1, whole, alone=whole, beside=whole, link=None, measured=again["seconds"])
+    own = replace(recipe, batch_size=-(-recipe.batch_size // world))
+    (alone,) = (found["seconds"] for found in team(own, steps, 1, threads, grouped=False))
+    beside = max(found["seconds"] for found in team(own, steps, world, threads, grouped=False))
+    first, *_ = team(recipe, steps, world, threads, grouped=True)
+    return compare(recipe, world, whole, alone=alone, beside=beside, link=first["link"], measured=first["seconds"])
+
+
+def compare(
+    recipe: Recipe, world: int, whole: float, *, alone: float, beside: float, link: Link | None, measured: float
+) -> dict[str, Any]:
+    """The prediction from what was measured of a process alone, of one beside others, and of gloo."""
+    info = noise(recipe, recipe.batch_size).info
+    traffic, _ = scale.counted(recipe, info)
+    cluster = Cluster(world, inside=link, start=0.0) if link else Cluster(world)
+    own = scale.share(recipe, info, cluster)
+    step_times = {recipe.batch_size: whole, own: beside}
+    predicted = scale.predict(recipe, info, cluster, traffic, lambda n, _: Estimate(step_times[n], "measured", "here"))
+    return {
+        "processes": world,
+        "batch": own,
+        "alone_seconds": alone,
+        "beside_others_seconds": beside,
+        "latency_seconds": link and link.latency,
+        "bytes_per_second": link and link.bandwidth,
+        "collectives": traffic.collectives,
+        "bytes": traffic.bytes,
+        "statistics_seconds": predicted.statistics,
+        "gradients_seconds": predicted.gradients,
+        "predicted_seconds": predicted.step,
+        "measured_seconds": measured,
+        "predicted_to_measured": predicted.step / measured,
+        "measured_efficiency": whole / (world * measured),
+    }
+
+
+def groups_of_one(results: Path) -> list[dict[str, Any]]:
+    """Predicted and measured seconds of the steps that benchmarks.group has timed."""
+    rows = []
+    for path in sorted(results.glob("group-*.json")):
+        content = json.loads(path.read_text())
+        if content["record"]["device"] != steptimes.table().device:
+            continue
+        for run in content["runs"]:
+            setting, measured = run["setting"], run["results"]["joined"]["seconds"]
+            changes = [f"timesteps={setting['timesteps']}", f"batch_size={setting['batch']}", "short_epochs=0"]
+            recipe = recipes.get(setting["recipe"]).changed(changes)
+            data = expected(recipe.data, size=recipe.image_size, timesteps=recipe.timesteps)
+            (predicted,) = scale.forecast(recipe, data, Cluster()).predictions
+            seconds = {"predicted_seconds": predicted.step, "measured_seconds": measured}
+            known = {"predicted_to_measured": predicted.step / measured, "kind": predicted.kind, "source": path.name}
+            rows.append({**setting, **seconds, **known})
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="The model of scale against groups of processes on this CPU.")
+    parser.add_argument("--processes", type=int, nargs="+", default=[1, 2, 4])
+    parser.add_argument("--threads", type=int, default=4, help="of each process")
+    parser.add_argument("--network", default="resnet8")
+    parser.add_argument("--image-size", type=int, default=32)
+    parser.add_argument("--timesteps", type=int, default=4)
+    parser.add_argument("--batch", type=int, default=128, help="images of all processes together")
+    parser.add_argument("--steps", type=int, default=10, help="of an epoch")
+    parser.add_argument("--epochs", type=int, default=4, help="the first of them warms up")
+    parser.add_argument("--out", type=Path, help="JSON file; results/scale-cpu.json if not given")
+    options = parser.parse_args()
+    names = ("network", "image_size", "timesteps", "batch", "steps", "epochs", "threads")
+    setting = {name: getattr(options, name) for name in names}
+    changes = [f"{name}={setting[name]}" for name in ("network", "image_size", "timesteps", "epochs")]
+    recipe = recipes.get("demo").changed([*changes, f"batch_size={options.batch}", "padding=0", "evaluate_every=1000"])
+    out = options.out or result_path("scale", CPU)
+    (whole,) = team(recipe, options.steps, 1, options.threads, grouped=False)
+    runs, groups = [], groups_of_one(Path("results"))
+    for row in groups:
+        print(f"{row['network']}, group of one, {row['batch']} images: {_compared(row)}")
+    for world in options.processes:
+        row = measure(recipe, world, options.threads, options.steps, whole["seconds"])
+        runs.append(row)
+        print(f"{world} processes of {row['batch']} images: {_compared(row)}", flush=True)
+        write_result(out, {"setting": setting, "runs": runs, "groups_of_one": groups}, device=CPU, seed=recipe.seed)
+    print(f"written to {out}")
+
+
+def _compared(row: dict[str, Any]) -> str:
+    predicted, measured = (1e3 * row[f"{what}_seconds"] for what in ("predicted", "measured"))
+    return f"predicted {predicted:.2f} ms, measured {measured:.2f} ms ({row['predicted_to_measured']:.2f})"
+
+
+if __name__ == "__main__":
+    main()

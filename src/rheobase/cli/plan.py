@@ -1,0 +1,167 @@
+"""The command that says what a training would take: plan. `register` adds it."""
+
+from dataclasses import asdict
+from math import inf
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rheobase.cli.common import (
+    RECIPE_HELP,
+    DataOption,
+    DeviceOption,
+    JsonOption,
+    PluginOption,
+    SettingsOption,
+    console,
+    print_json,
+    print_wrapped,
+    table,
+)
+
+if TYPE_CHECKING:
+    import torch
+
+    from rheobase.data import DataInfo
+    from rheobase.recipes import Recipe
+    from rheobase.train.plan import Times
+    from rheobase.train.scale import Forecast
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(plan)
+
+
+def plan(
+    recipe: Annotated[str, typer.Argument(help=RECIPE_HELP)],
+    settings: SettingsOption = None,
+    data: DataOption = None,
+    memory: Annotated[float, typer.Option(help="Memory of the GPU in GiB.")] = 80.0,
+    gpus: Annotated[int, typer.Option(help="GPUs of a machine; all GPUs share a batch.")] = 1,
+    nodes: Annotated[int, typer.Option(help="Machines with so many GPUs each.")] = 1,
+    link: Annotated[
+        float | None, typer.Option(help="Network of one node in GB/s; if nobody says, 50 for each of its GPUs.")
+    ] = None,
+    latency: Annotated[
+        float | None, typer.Option(help="Of a message between nodes, in microseconds; 5 if nobody says.")
+    ] = None,
+    device: DeviceOption = "auto",
+    json: JsonOption = False,
+    plugin: PluginOption = None,
+) -> None:
+    """Predict memory, the largest batch, the time here, and step, speed and hours on one or many H200s."""
+    from rheobase import plugins, recipes
+    from rheobase.data import expected
+    from rheobase.data.expectation import EXPECTED
+    from rheobase.train import choose_device, plan, scale
+    from rheobase.train.record import device_name
+    from rheobase.train.runs import load_data
+
+    if not 1 <= memory < inf:
+        raise ValueError(f"memory: expected the GiB of a GPU, 1 or more, got {memory:g}")
+    cluster = scale.cluster(gpus, nodes, link, latency)
+    chosen = recipes.get(recipe).changed(settings or [])
+    unknown = plugins.dataset.get(chosen.data) not in EXPECTED  # what it looks like, before it is loaded
+    if data or unknown:
+        info = load_data(chosen, data).info
+    else:
+        info = expected(chosen.data, size=chosen.image_size, timesteps=chosen.timesteps)
+    batch = scale.share(chosen, info, cluster)
+    free = int((memory - plan.RESERVED_GIB) * 2**30)
+    modes: list[dict[str, Any]] = [
+        {
+            "memory": variant.memory,
+            "peak_bytes": plan.peak_bytes(variant, batch, info),
+            "largest_batch": plan.largest_batch(variant, free, info),
+        }
+        for variant in plan.modes(chosen)
+    ]
+    where = choose_device(device)
+    times = _times(chosen, info, where)
+    forecast = scale.forecast(chosen, info, cluster, times.step if times and where.type == "cuda" else None)
+    if json:
+        print_json(
+            {
+                "recipe": asdict(chosen),
+                "gpus": gpus,
+                "nodes": nodes,
+                "batch_per_gpu": batch,
+                "gpu_bytes": int(memory * 2**30),
+                "reserved_bytes": int(plan.RESERVED_GIB * 2**30),
+                "modes": modes,
+                "device": device_name(where),
+                "seconds": None if times is None else asdict(times),
+                "scale": asdict(forecast),
+            }
+        )
+        return
+    rows = table("memory mode", f"peak with {batch} images", last=f"largest batch in {memory:g} GiB")
+    for mode in modes:
+        rows.add_row(mode["memory"], f"{mode['peak_bytes'] / 2**30:.2f} GiB", str(mode["largest_batch"]))
+    console.print(f"{chosen.network}, {chosen.timesteps} timesteps, {chosen.precision}, per GPU")
+    console.print(rows, soft_wrap=False)
+    console.print(f"{plan.RESERVED_GIB:g} GiB of the memory is set aside for CUDA itself.")
+    console.print(f"{device_name(where)}{_timed(chosen, times)}")
+    (largest,) = (mode["largest_batch"] for mode in modes if mode["memory"] == chosen.memory)
+    _print_forecast(chosen, forecast, device_name(where), largest)
+
+
+def _times(recipe: "Recipe", info: "DataInfo", device: "torch.device") -> "Times | None":
+    """What training takes on this machine; None if its memory is too small."""
+    from torch import OutOfMemoryError
+
+    from rheobase.train.plan import times
+
+    try:
+        return times(recipe, info, device)
+    except OutOfMemoryError:
+        return None
+
+
+def _timed(recipe: "Recipe", found: "Times | None") -> str:
+    from rheobase.train.plan import duration
+
+    if found is None:
+        return f": a step of {recipe.batch_size} images does not fit its memory"
+    parts = [f"{duration(found.step)} per step of {recipe.batch_size} images"]
+    if found.epoch is not None and found.recipe is not None:
+        parts += [f"{duration(found.epoch)} per epoch", f"{duration(found.recipe)} for the {recipe.epochs} epochs"]
+    else:
+        parts += ["--data tells how many steps an epoch has"]
+    return f", timed: about {', '.join(parts)}"
+
+
+def _print_forecast(recipe: "Recipe", forecast: "Forecast", here: str, largest_batch: int) -> None:
+    """`here` is the name of the GPU that sets the pace, if one does; larger batches than `largest_batch` are marked."""
+    from rheobase.train.plan import duration
+
+    rows = table("GPUs", "images each", "step", "waiting", "images/s", "efficiency", "all epochs", "one GPU's step")
+    for p in forecast.predictions:
+        rows.add_row(
+            str(p.gpus) if p.nodes == 1 else f"{p.nodes} x {p.gpus}",
+            f"{p.batch}{'*' if p.batch > largest_batch else ''}",
+            f"{1e3 * p.step:.3g} ms",
+            f"{1e3 * (p.statistics + p.gradients):.2g} ms",
+            f"{p.images_per_second:.0f}",
+            f"{100 * p.efficiency:.0f} %",
+            "-" if p.recipe is None else duration(p.recipe),
+            p.kind,
+        )
+    asked = forecast.predictions[-1]
+    console.print(f"\n{forecast.device if forecast.pace is None else here}, predicted, without evaluation:")
+    console.print(rows, soft_wrap=False)
+    sentences = [f"One GPU's step of {asked.batch} images is {asked.kind}: {asked.basis}, {forecast.precision}."]
+    if forecast.pace is not None:
+        sentences.append(
+            f"It is that of an {forecast.device} times {forecast.pace:.2f}, as the whole batch was timed here."
+        )
+    if forecast.precision != recipe.precision:
+        sentences.append(f"With {recipe.precision} it takes another time.")
+    if any(p.batch > largest_batch for p in forecast.predictions):
+        sentences.append(f"* These do not fit with memory={recipe.memory}.")
+    if asked.gpus * asked.nodes > 1:
+        sentences.append(
+            f"A step has {forecast.collectives} collectives of {forecast.bytes / 1e6:.3g} MB in all: it waits "
+            f"{1e3 * asked.statistics:.2g} ms for statistics and {1e3 * asked.gradients:.2g} ms for gradients."
+        )
+    print_wrapped(" ".join(sentences), rest="")

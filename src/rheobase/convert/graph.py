@@ -1,0 +1,123 @@
+"""The ReLU network as a graph of synapses and layers, and the spiking network with its thresholds."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from rheobase.deploy.convolution import convolution
+from rheobase.deploy.folding import fold
+from rheobase.deploy.network import INPUT, LIF, Network, Scale, linear
+from rheobase.nn import QcfsSoma, ReluSoma, Soma
+
+Synapse = nn.Conv2d | nn.Linear | Scale
+POOLS = (nn.MaxPool2d, nn.AdaptiveMaxPool2d)
+
+
+@dataclass(frozen=True)
+class Neurons:
+    """Of one layer: integrate-and-fire, with one threshold, which is also what a spike of theirs stands for."""
+
+    threshold: float
+    initial: float = 0.0
+    """Potential before the first step."""
+
+    def __post_init__(self) -> None:
+        if not self.threshold > 0:
+            raise ValueError(f"convert: expected a threshold above 0, got {self.threshold}")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a method chose for a network."""
+
+    neurons: dict[str, Neurons] = field(default_factory=dict)
+    reset: str = "soft"
+    shifts: dict[str, Tensor] = field(default_factory=dict)
+    """Added to the output [C] of these synapses at every step."""
+
+
+def relu_graph(model: nn.Module) -> Network:
+    """The synapses of a ReLU network, with its normalisation folded in, and a layer in the place of every ReLU.
+
+    Those are `LIF` nodes without a meaning yet; where the network was trained with qcfs, they have its thresholds.
+    """
+    for path, module in model.named_modules():
+        if isinstance(module, POOLS):
+            raise ValueError(
+                f"convert: {path} ({type(module).__name__}) takes the largest of several inputs, which spikes cannot; "
+                "train the network with average pooling"
+            )
+    graph = fold(model, _layer)
+    if not any(isinstance(node, LIF) for node in graph.nodes.values()):
+        raise ValueError("convert: the network has no layer of ReLUs")
+    heights(graph, dict.fromkeys(layers_of(graph), 1.0))  # says what cannot be converted, before the work begins
+    return graph
+
+
+def _layer(path: str, soma: Soma) -> LIF:
+    kind: type[Soma] = QcfsSoma if isinstance(soma, QcfsSoma) else ReluSoma
+    steps = ("forward", "fire", "current", "deviation")
+    if any(getattr(type(soma), name, None) is not getattr(kind, name) for name in steps):
+        raise ValueError(
+            f"convert: the neurons of {path} ({type(soma).__name__}) are no ReLU; give a network that was trained "
+            "with neuron=relu, or neuron=qcfs, and timesteps=1"
+        )
+    threshold = float(soma.threshold) if isinstance(soma, QcfsSoma) else 1.0
+    return LIF(1.0, torch.full_like(soma.bias[0].detach(), threshold), reset="soft")
+
+
+def layers_of(graph: Network) -> list[str]:
+    """The names of the layers of neurons, in order of execution."""
+    return [name for name, node in graph.nodes.items() if isinstance(node, LIF)]
+
+
+def heights(graph: Network, thresholds: Mapping[str, float]) -> dict[str, float]:
+    """What a spike stands for in what every node yields, and 1 for values that are no spikes."""
+    found = {INPUT: 1.0}
+    carries: dict[str, set[str]] = {INPUT: set()}  # whose spikes arrive there, or in an average
+    for name, node in graph.nodes.items():
+        sources = graph.inputs[name]
+        arriving = {layer for source in sources for layer in carries[source]}
+        if isinstance(node, LIF):
+            if arriving:
+                raise ValueError(
+                    f"convert: '{name}' reads the spikes of '{min(arriving)}' without a synapse between; put one there"
+                )
+            found[name], carries[name] = thresholds[name], {name}
+            continue
+        if len(arriving) > 1 or (arriving and INPUT in sources):
+            raise ValueError(
+                f"convert: '{name}' adds outputs of several layers ({', '.join(sorted(arriving))}), whose spikes stand "
+                "for different values; let every shortcut have a synapse, as in the paper's blocks"
+            )
+        is_synapse = isinstance(node, Synapse)
+        found[name], carries[name] = (1.0, set()) if is_synapse else (found[sources[0]], arriving)
+    return found
+
+
+def spiking(graph: Network, choice: Choice) -> Network:
+    """The network of integrate-and-fire neurons: its synapses multiply spikes by what they stand for."""
+    height = heights(graph, {name: neurons.threshold for name, neurons in choice.neurons.items()})
+    nodes: dict[str, nn.Module] = {}
+    for name, node in graph.nodes.items():
+        if isinstance(node, LIF):
+            own = choice.neurons[name]
+            v_th = torch.full_like(node.v_th, own.threshold)
+            nodes[name] = LIF(1.0, v_th, reset=choice.reset, initial=own.initial)
+        elif isinstance(node, Synapse):
+            nodes[name] = _scaled(node, height[graph.inputs[name][0]], choice.shifts.get(name))
+        else:
+            nodes[name] = node
+    return Network(nodes, graph.inputs, info=graph.info).eval()
+
+
+def _scaled(node: Synapse, factor: float, shift: Tensor | None) -> Synapse:
+    weight, bias = node.weight.detach() * factor, None if node.bias is None else node.bias.detach()
+    if shift is not None:
+        bias = shift if bias is None else bias + shift
+    if isinstance(node, nn.Conv2d):
+        assert not isinstance(node.padding, str)
+        return convolution(weight, bias, node.stride, node.padding, node.dilation, node.groups)
+    return linear(weight, bias) if isinstance(node, nn.Linear) else Scale(weight, bias)

@@ -1,0 +1,26 @@
+"""Thresholds from the spikes that arrive (Sengupta et al. 2019, Going deeper in spiking neural networks: VGG and
+residual architectures): layer by layer, the largest current of any neuron at any step is the threshold.
+
+A spike resets the potential to 0, and images enter as they are, where Sengupta et al. make them spike at random.
+"""
+
+from torch import Tensor
+
+from rheobase.convert.graph import Choice, Neurons
+from rheobase.convert.layers import Layers, quantile
+from rheobase.deploy.network import Network
+
+STEPS = 128  # at most: the largest current has come long before
+
+
+def spike_norm(graph: Network, images: Tensor, timesteps: int, *, percentile: float = 100.0) -> Choice:
+    return balanced(graph, images, timesteps, percentile, reset="hard")
+
+
+def balanced(graph: Network, images: Tensor, timesteps: int, percentile: float, *, reset: str) -> Choice:
+    """Thresholds at that percentile of the currents which neurons with this reset cause."""
+    layers, choice = Layers(graph, images, min(timesteps, STEPS)), Choice(reset=reset)
+    for name in layers:
+        choice.neurons[name] = Neurons(quantile(layers.currents(name), percentile, layers.images))
+        layers.fire(name, choice.neurons[name], reset)
+    return choice

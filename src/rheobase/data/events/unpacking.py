@@ -1,0 +1,50 @@
+"""How large the compressed packets of AEDAT 4 can become, from their headers alone: nothing is unpacked."""
+
+from struct import error, unpack_from
+
+LZ4, ZSTD = (1, 2), (3, 4)
+LARGEST_RATIO = 255  # LZ4 cannot make more of a byte
+MAGIC = b"\x28\xb5\x2f\xfd"  # of a frame of Zstandard (RFC 8878)
+BLOCK = 2**17  # bytes of a block at most
+CONTENT_SIZES = ("", "<H", "<I", "<Q")
+DICTIONARY = (0, 1, 2, 4)
+
+
+def largest(packet: bytes | memoryview, compression: int) -> int:
+    """Bytes that a packet cannot exceed once it is unpacked."""
+    if compression in LZ4:
+        return LARGEST_RATIO * len(packet)
+    return _frames(bytes(packet)) if compression in ZSTD else len(packet)
+
+
+def _frames(packet: bytes) -> int:
+    """What frames of Zstandard state, or their blocks where they do not; what is no frame is unpacked by nobody."""
+    total = start = 0
+    try:
+        while packet.startswith(MAGIC, start):
+            flags = packet[start + 4]
+            size, single = flags >> 6, flags >> 5 & 1
+            at = start + 5 + (not single) + DICTIONARY[flags & 3]
+            stated: int | None = None
+            if size:
+                (stated,) = unpack_from(CONTENT_SIZES[size], packet, at)
+                at += 1 << size
+            elif single:
+                stated, at = packet[at], at + 1
+            start, blocks = _after_blocks(packet, at)
+            start += 4 * (flags >> 2 & 1)  # a checksum
+            total += blocks * BLOCK if stated is None else stated + 256
+    except (IndexError, error):
+        pass  # a header cut short
+    return total
+
+
+def _after_blocks(packet: bytes, at: int) -> tuple[int, int]:
+    """Where the frame ends that has its first block there, and how many blocks it has."""
+    blocks, last = 0, False
+    while not last and at + 3 <= len(packet):
+        header = int.from_bytes(packet[at : at + 3], "little")
+        last, kind, size = bool(header & 1), header >> 1 & 3, header >> 3
+        at += 3 + (1 if kind == 1 else size)
+        blocks += 1
+    return at, blocks

@@ -1,0 +1,31 @@
+"""The activation of networks that are trained to become spiking ones with few steps (Bu et al. 2022)."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rheobase import functional
+from rheobase.nn.relu import ReluSoma
+
+
+class QcfsSoma(ReluSoma):
+    """A `ReluSoma` whose outputs are cut at a threshold, which is learnt, and rounded to `levels` steps below it.
+
+    Integrate-and-fire neurons of that threshold, which start at half of it, have these outputs as their rates
+    (`functional.qcfs`). The threshold starts at three deviations of the current: Bu et al. start at 8, and have three
+    times as many epochs to come down.
+    """
+
+    def __init__(self, channels: int, branches: int = 1, *, levels: int = 8, **settings: Any) -> None:
+        super().__init__(channels, branches, **settings)
+        if levels < 1:
+            raise ValueError(f"QcfsSoma: expected at least one level, got {levels}")
+        self.levels = levels
+        self.threshold = nn.Parameter(torch.tensor(3.0 * branches**0.5))
+
+    def fire(self, current: Tensor) -> Tensor:
+        return functional.qcfs(current, self.threshold, self.levels)
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, levels={self.levels}"

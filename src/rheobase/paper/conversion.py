@@ -1,0 +1,319 @@
+"""Table 1 with its other side measured: converted networks beside directly trained ones, at 1, 2, 4, ... steps.
+
+What was measured of a converted network is kept in a file of its own, and not measured again: the command can be
+stopped and repeated, or given a few methods at a time.
+"""
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rheobase import recipes, train
+from rheobase.convert.sweep import doubling
+from rheobase.data import Dataset
+from rheobase.data.feed import Feed, preprocessed
+from rheobase.deploy.network import Network, node_name
+from rheobase.files import finite_or_null
+from rheobase.paper.result import CPU, Result
+from rheobase.paper.training import table
+from rheobase.recipes import Recipe
+from rheobase.report.charts import Chart
+from rheobase.tasks.compare import Sizes
+from rheobase.tasks.convert import convert_run
+from rheobase.tasks.open import open_trained
+from rheobase.tasks.sweep import measured
+from rheobase.tasks.verify import recognised
+from rheobase.train import checkpoint
+from rheobase.train.record import write_result
+from rheobase.train.runs import Run, load_network
+
+LONGEST = 512
+TENTH = 10  # every so many test images are looked at for longer
+LONGER = 4  # times as many steps for these
+NEAR = 0.5  # points below the ReLU network
+FEW = 8  # steps
+EPOCHS = 6  # of stand-ins on the digits
+PARTS = "table1-parts"
+PUBLISHED = [  # of others, on CIFAR-10: method, network, ANN accuracy, {T: accuracy}, source
+    ("qcfs", "ResNet-18", 96.04, {2: 75.44, 4: 90.43, 8: 94.82, 16: 95.92, 32: 96.08}, "Bu et al. 2022"),
+    ("calibrated", "ResNet-18, altered", 95.46, {32: 94.78, 64: 95.30}, "Li et al. 2021, in Bu et al. 2022"),
+    ("shift of half a threshold", "ResNet-18, altered", 95.46, {32: 84.06, 64: 92.48}, "Deng & Gu 2021, there too"),
+    ("rmp", "VGG-16", 93.63, {32: 60.30, 64: 90.35}, "Han et al. 2020"),
+]
+
+
+@dataclass(frozen=True)
+class Way:
+    """A method with its options, as a row of the table."""
+
+    method: str
+    options: dict[str, Any] = field(default_factory=dict)
+    longer: bool = False
+    """Whether it needs more steps than all test images have time for."""
+
+
+WAYS = {
+    "data-norm": Way("data-norm", longer=True),
+    "data-norm-max": Way("data-norm", {"percentile": 100.0}),
+    "spike-norm": Way("spike-norm", longer=True),
+    "rmp": Way("rmp"),
+    "calibrated": Way("calibrated"),
+    "qcfs": Way("qcfs"),
+}
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Accuracy (in percent) and energy of a network against its number of timesteps."""
+
+    label: str
+    points: list[dict[str, Any]]
+    """Of a converted one with `relu`, the accuracy of the network that it came from on the same images."""
+    timesteps: int | None = None
+    """Those that it was trained with; None for a converted one."""
+    data: str = ""
+
+    @property
+    def near(self) -> dict[str, Any] | None:
+        """The first point that comes near to the ReLU network."""
+        return next((p for p in self.points if "relu" in p and p["accuracy"] >= p["relu"] - NEAR), None)
+
+
+def table1(
+    runs: Sequence[Path],
+    *,
+    folder: Path,
+    data: Path | None = None,
+    device: torch.device = CPU,
+    ways: Sequence[str] | None = None,
+    longest: int | None = None,
+) -> Iterator[Result]:
+    """Of spiking runs and of ReLU runs, whose conversions are measured; without any, of small ones on the digits.
+
+    Files of what was measured are kept in `folder`.
+    """
+    for name in ways or ():
+        if name not in WAYS:
+            raise ValueError(f"unknown method '{name}'; choose some of {', '.join(WAYS)}")
+    if not runs:
+        yield from _stand_ins(folder, ways, longest or 32)
+        return
+    opened = [open_trained(path) for path in runs]
+    spiking = [run for run in opened if run.recipe.neuron not in ("relu", "qcfs")]
+    others = [run for run in opened if run not in spiking]
+    base = table("table1", [run.folder for run in spiking]) if spiking else None
+    curves = [curve for run in spiking if (curve := trained_curve(run)) is not None]
+    jobs = [(run, name) for run in others for name in ways or WAYS if (name == "qcfs") == (run.recipe.neuron == "qcfs")]
+    if others and not jobs:
+        raise ValueError(f"none of these runs can be converted by {', '.join(ways or ())}; leave --methods out")
+    if not jobs:
+        yield result(base, curves, "trained runs", device, 0)
+    for i, (run, name) in enumerate(jobs):
+        part = converted_part(run, name, folder / PARTS, data=data, device=device, longest=longest or LONGEST)
+        curves.append(converted_curve(name, run, part))
+        yield result(base, curves, "trained runs", device, len(jobs) - i - 1)
+
+
+def _stand_ins(folder: Path, ways: Sequence[str] | None, longest: int) -> Iterator[Result]:
+    base = table("table1", [], epochs=EPOCHS)
+    curves = [
+        Curve(f"direct, T = {row['timesteps']}", [_point(row["timesteps"], row["last"])], row["timesteps"], row["data"])
+        for row in base.data["rows"]
+    ]
+    chosen = list(ways or WAYS)
+    with TemporaryDirectory() as temporary:
+        made: dict[str, Run] = {}
+        for i, name in enumerate(chosen):
+            neuron = "qcfs" if name == "qcfs" else "relu"
+            if neuron not in made:
+                recipe = recipes.get("demo").changed([f"neuron={neuron}", "timesteps=1", f"epochs={EPOCHS}"])
+                made[neuron] = train.fit(recipe, out=Path(temporary) / neuron, device="cpu")
+            part = converted_part(made[neuron], name, Path(temporary) / PARTS, longest=longest)
+            curves.append(converted_curve(name, made[neuron], part))
+            yield result(base, curves, base.source, CPU, len(chosen) - i - 1)
+
+
+def trained_curve(run: Run) -> Curve | None:
+    """Of a spiking run, from what its folder says: its last test, and other numbers of steps where they were kept."""
+    rows = [row for row in run.rows() if "test_accuracy" in row]
+    if not rows:
+        return None
+    sizes, recipe = Sizes.of(run), run.recipe
+    found = {recipe.timesteps: (rows[-1]["test_accuracy"], rows[-1]["firing_rates"])}
+    if (run.folder / "timesteps.json").exists():
+        kept = run.read("timesteps.json")
+        by_steps = kept.get("timesteps", kept)
+        found |= {int(t): (own["accuracy"], own["firing_rates"]) for t, own in by_steps.items()}
+    points = []
+    for t, (accuracy, by_path) in sorted(found.items()):
+        rates = {node_name(path): rate for path, rate in by_path.items()}
+        points.append(_point(t, 100 * accuracy, sizes.rate(rates), sizes.joule(rates, t)))
+    kind = "direct" if run.start is None else f"trained from {run.start['from']}"
+    return Curve(f"{kind}, {recipe.network}, T = {recipe.timesteps}", points, recipe.timesteps, recipe.data)
+
+
+def _point(t: int, accuracy: float, rate: float | None = None, joule: float | None = None) -> dict[str, Any]:
+    return {"timesteps": t, "accuracy": accuracy, "firing_rate": rate, "joule": joule}
+
+
+def converted_curve(name: str, run: Run, part: dict[str, Any]) -> Curve:
+    points = [p | {"accuracy": 100 * p["accuracy"], "relu": 100 * p["relu"]} for p in part["points"]]
+    return Curve(f"{name}, {run.recipe.network}", points, data=run.recipe.data)
+
+
+def converted_part(
+    run: Run, name: str, folder: Path, *, data: Path | None = None, device: torch.device = CPU, longest: int = LONGEST
+) -> dict[str, Any]:
+    """What is measured of the run converted in this way; a file in `folder` keeps it, point by point if it can."""
+    way, tests = WAYS[name], [row for row in run.rows() if "test_accuracy" in row]
+    if not tests:
+        raise ValueError(f"{run.folder} has no test accuracy yet; let its first evaluation finish")
+    path = folder / f"{run.folder.name}-{name}.json"
+    asked = {"way": name, "method": way.method, "options": way.options, "step": tests[-1]["step"]}
+    asked |= {"longest": longest} if way.longer else {}  # from which on few images are looked at
+    kept = _kept(path, asked, run)
+    known = {point["timesteps"] for point in kept.get("points", [])}
+    missing = [t for t in doubling(longest) if t not in known]
+    if not missing:
+        return kept
+    bench = Bench(run, way, run.open_data(data), tests[-1]["test_accuracy"], data, device)
+    about = {"asked": asked, "run": run.folder.name, "recipe": asdict(run.recipe), "sha256": run.trained().sha256()}
+    seconds, began, points = kept.get("seconds", 0.0), time.monotonic(), kept.get("points", [])
+    for found in bench.calibrated(missing) if way.method == "calibrated" else [bench.all_at_once(longest)]:
+        points = sorted([*points, *found] if way.method == "calibrated" else found, key=lambda p: p["timesteps"])
+        kept = {**about, "points": points, "seconds": seconds + time.monotonic() - began}
+        write_result(path, finite_or_null(kept), device=device, seed=0, data=bench.dataset.info.fingerprint)
+    return kept
+
+
+def _kept(path: Path, asked: dict[str, Any], run: Run) -> dict[str, Any]:
+    """What the file has, if it is about this; a run that was kept without its weights is believed."""
+    if not path.exists():
+        return {}
+    kept: dict[str, Any] = json.loads(path.read_text())
+    others = checkpoint.newest_step(run.checkpoints) > 0 and kept.get("sha256") != run.trained().sha256()
+    return {} if others or kept.get("asked") != asked else kept
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Where the conversions of a run are measured."""
+
+    run: Run
+    way: Way
+    dataset: Dataset
+    relu: float
+    """Accuracy of the ReLU network on all test images."""
+    data: Path | None
+    device: torch.device
+
+    def calibrated(self, timesteps: Sequence[int]) -> Iterator[list[dict[str, Any]]]:
+        """A network for each number of steps."""
+        for t in timesteps:
+            yield self._all_images(self._converted(t), [t])
+
+    def all_at_once(self, longest: int) -> list[dict[str, Any]]:
+        """One network for all numbers of steps, and further ones on fewer images."""
+        network = self._converted(longest)
+        points = self._all_images(network, doubling(longest))
+        if self.way.longer:
+            few = list(_tenth(self.dataset, self._recipe, self.device))
+            model, images = load_network(self.run).float().to(self.device), sum(len(labels) for _, labels in few)
+            about = {"images": images, "relu": recognised(model, few, 1).double().mean().item()}
+            longer = [t for t in doubling(LONGER * longest) if t > longest]
+            points += [asdict(one) | about for one in measured(network, few, longer, self.run.data.shape)]
+        return points
+
+    def _all_images(self, network: Network, timesteps: Sequence[int]) -> list[dict[str, Any]]:
+        batches = Feed(self.dataset, self._recipe, self.device, torch.float32).testing()
+        about = {"images": len(self.dataset.test), "relu": self.relu}
+        return [asdict(one) | about for one in measured(network, batches, timesteps, self.run.data.shape)]
+
+    def _converted(self, timesteps: int) -> Network:
+        options: dict[str, Any] = {"data": self.data, "device": self.device, **self.way.options}
+        return convert_run(self.run, self.way.method, timesteps, **options).to(self.device)
+
+    @property
+    def _recipe(self) -> Recipe:
+        return replace(self.run.recipe, precision="fp32")
+
+
+def _tenth(dataset: Dataset, recipe: Recipe, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
+    """A fixed tenth of the test images, from everywhere."""
+    index = torch.arange(0, len(dataset.test), TENTH)
+    images, labels = preprocessed(dataset, recipe, dataset.test, index, torch.float32)
+    for x, y in zip(images.split(256), labels.split(256), strict=True):
+        yield x.to(device), y.to(device)
+
+
+def result(base: Result | None, curves: list[Curve], source: str, device: torch.device, to_come: int) -> Result:
+    """The table of what is there so far."""
+    rows = [asdict(curve) | {"near": curve.near and curve.near["timesteps"]} for curve in curves]
+    converted = [curve for curve in curves if curve.timesteps is None]
+    comparison = [*(base.comparison if base else []), *map(_sentence, converted), *_verdict(curves)]
+    if converted:
+        comparison += [
+            f"Published, CIFAR-10, {network}: {method} "
+            + ", ".join(f"{accuracy:.2f} % at T = {t}" for t, accuracy in by_steps.items())
+            + f" (ReLU network {ann:.2f} %; {who})."
+            for method, network, ann, by_steps, who in PUBLISHED
+        ]
+    against = {
+        "timesteps": {c.label: _series(c, "timesteps") for c in curves},
+        "joule": {c.label: own for c in curves if (own := _series(c, "joule"))[0]},
+    }
+    names = {"timesteps": "timesteps", "joule": "energy per image at 45 nm, J"}
+    charts = [
+        Chart(f"accuracy against {names[what].split()[0]}", names[what], "test accuracy, %", series, log_x=True)
+        for what, series in against.items()
+        if series
+    ]
+    content = {"rows": rows, "trained": base.data["rows"] if base else [], "published": PUBLISHED}
+    return Result("table1", "Table 1: accuracy", source, content, comparison, charts, device, to_come)
+
+
+def _series(curve: Curve, by: str) -> tuple[list[float], list[float]]:
+    known = [point for point in curve.points if point[by] is not None]
+    return [point[by] for point in known], [point["accuracy"] for point in known]
+
+
+def _sentence(curve: Curve) -> str:
+    most = max(p["images"] for p in curve.points)
+    shown = ", ".join(
+        f"{p['accuracy']:.2f} % at T = {p['timesteps']}" + (f" ({p['images']} images)" if p["images"] < most else "")
+        for p in curve.points
+    )
+    near = curve.near
+    if near is None:
+        end = f"never within {NEAR:g} points of the ReLU network ({curve.points[0]['relu']:.2f} %)"
+    else:
+        end = (
+            f"within {NEAR:g} points of the ReLU network ({near['relu']:.2f} %) at T = {near['timesteps']}, for "
+            f"{1e3 * near['joule']:.3g} mJ"
+        )
+    return f"{curve.label}: {shown}; {end}."
+
+
+def _verdict(curves: list[Curve]) -> list[str]:
+    """The paper's claim: few steps are enough for direct training, not for conversion."""
+    converted = [c for c in curves if c.timesteps is None]
+    data = {c.data for c in converted}
+    direct = [c for c in curves if c.timesteps == 2 and c.label.startswith("direct") and {c.data} == data]
+    if not direct or not converted:
+        return []
+    own = max(p["accuracy"] for c in direct for p in c.points if p["timesteps"] == 2)
+    ahead = []
+    for curve in converted:
+        few = [p for p in curve.points if p["timesteps"] <= FEW and p["accuracy"] >= own]
+        if few:
+            ahead.append(f"{curve.label} ({few[0]['accuracy']:.2f} % at T = {few[0]['timesteps']})")
+    if ahead:
+        return [f"Direct training at T = 2, {own:.2f} %, is reached within T = {FEW} by {', '.join(ahead)}."]
+    return [f"Direct training at T = 2, {own:.2f} %, is ahead of every converted network up to T = {FEW}."]

@@ -1,0 +1,90 @@
+"""Weights in the type that autocast computes in: cast once and for all, or all together, instead of one by one."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from rheobase.deploy.convolution import FrozenConv2d
+from rheobase.nn import Conv2d, together
+
+SYNAPSES = (nn.Conv2d, nn.Linear, Conv2d, FrozenConv2d)  # no others: who knows what those do with a weight
+PORTION = 2**22  # values that are cast at once: a gradient need not wait for those of the whole network
+
+
+def synapses(network: nn.Module) -> dict[str, nn.Conv2d | nn.Linear]:
+    """The layers, by name, that do nothing with their weights but what autocast casts them for."""
+    found = {name: module for name, module in network.named_modules() if type(module) in SYNAPSES}
+    return {name: module for name, module in found.items() if isinstance(module._parameters.get("weight"), Tensor)}
+
+
+def hold_weights(network: nn.Module, dtype: torch.dtype) -> None:
+    """Keep the weights of synapses in `dtype`, for inference under autocast: the results are the same.
+
+    Biases stay: the neurons of a deployed network add them in float32.
+    """
+    for synapse in synapses(network).values():
+        synapse.weight = nn.Parameter(synapse.weight.detach().to(dtype), requires_grad=False)
+
+
+def in_few_kernels(network: nn.Module, dtype: torch.dtype | None) -> Callable[..., Tensor]:
+    """The network as a function for a step of training: it computes the same with fewer small operations.
+
+    Running statistics move together, and weights that autocast would cast to `dtype` layer by layer are cast together,
+    as are their gradients on the way back.
+    """
+    portions = [] if dtype is None else list(_portions(network))
+
+    def forward(*inputs: Any) -> Tensor:
+        cast: dict[str, Tensor] = {}
+        for portion in portions:
+            cast |= zip(portion, _Cast.apply(dtype, *portion.values()), strict=True)
+        with together():
+            return functional_call(network, cast, inputs) if cast else network(*inputs)
+
+    return forward
+
+
+def _portions(network: nn.Module) -> Iterator[dict[str, nn.Parameter]]:
+    """Parameters of synapses by name, each once; those that learn, and those that do not, in portions of their own."""
+    parameters = {
+        p: f"{name}.{key}" if name else key
+        for name, synapse in reversed(synapses(network).items())
+        for key, p in synapse._parameters.items()
+        if key in ("weight", "bias") and p is not None and p.dtype == torch.float32
+    }
+    for learns in (True, False):
+        portion: dict[str, nn.Parameter] = {}
+        for p, name in parameters.items():
+            if p.requires_grad != learns:
+                continue
+            portion[name] = p
+            if sum(q.numel() for q in portion.values()) >= PORTION:
+                yield portion
+                portion = {}
+        if portion:
+            yield portion
+
+
+class _Cast(torch.autograd.Function):
+    """Tensors of one type to another, and their gradients back, in as few kernels as hold them."""
+
+    @staticmethod
+    def forward(ctx: Any, dtype: torch.dtype, *tensors: Tensor) -> tuple[Tensor, ...]:
+        ctx.dtype = tensors[0].dtype
+        ctx.set_materialize_grads(False)
+        return tuple(_cast(list(tensors), dtype))
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        there = iter(_cast([grad for grad in grads if grad is not None], ctx.dtype))
+        return None, *(None if grad is None else next(there) for grad in grads)
+
+
+def _cast(tensors: list[Tensor], dtype: torch.dtype) -> list[Tensor]:
+    made = [torch.empty_like(x, dtype=dtype) for x in tensors]
+    if made:
+        torch._foreach_copy_(made, tensors)
+    return made

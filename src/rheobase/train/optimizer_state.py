@@ -1,0 +1,58 @@
+"""What an optimiser keeps between steps, by the names of the parameters: tensors and numbers that a file can hold."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+
+def kept(optimizer: Optimizer, network: nn.Module, name: str) -> Iterator[tuple[str, Any]]:
+    """The state of every parameter and group, by a name; `name` is that of the optimiser, for messages."""
+    state, names = optimizer.state_dict(), _optimised(optimizer, network)
+    places = [(names[i], own) for i, own in state["state"].items()]
+    places += [(f"group{i}", group) for i, group in enumerate(state["param_groups"])]
+    for place, values in places:
+        for key, value in values.items():
+            if key in ("params", "lr") or value is None:
+                continue
+            plain = all(isinstance(v, bool | int | float | str) for v in _items(value))
+            if not plain and not isinstance(value, Tensor):
+                raise ValueError(
+                    f"optimizer '{name}' keeps a {type(value).__name__} as {key}, which a "
+                    "checkpoint cannot hold; let it keep tensors and numbers"
+                )
+            yield f"{place}.{key}", value
+
+
+def restore(optimizer: Optimizer, network: nn.Module, saved: Mapping[str, Any]) -> None:
+    """Give the optimiser the state that was `kept`."""
+    parameters, state = dict(network.named_parameters()), {}
+    for i, name in enumerate(_optimised(optimizer, network)):
+        like, own = parameters[name], under(f"{name}.", saved)
+        state[i] = {
+            # in the memory order of the parameter, as the optimiser made it
+            key: torch.empty_like(like).copy_(v) if isinstance(v, Tensor) and v.shape == like.shape else v
+            for key, v in own.items()
+        }
+    groups = optimizer.state_dict()["param_groups"]
+    for i, group in enumerate(groups):
+        own = under(f"group{i}.", saved)
+        group |= {key: tuple(v) if isinstance(group.get(key), tuple) else v for key, v in own.items()}
+    optimizer.load_state_dict({"state": {i: s for i, s in state.items() if s}, "param_groups": groups})
+
+
+def under(prefix: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values whose names begin so, by the rest of their names."""
+    return {name.removeprefix(prefix): value for name, value in values.items() if name.startswith(prefix)}
+
+
+def _optimised(optimizer: Optimizer, network: nn.Module) -> list[str]:
+    """The names of the parameters in the order of the optimiser's state."""
+    names = {id(p): name for name, p in network.named_parameters()}
+    return [names[id(p)] for group in optimizer.param_groups for p in group["params"]]
+
+
+def _items(value: Any) -> Iterable[Any]:
+    return value if isinstance(value, list | tuple) else (value,)

@@ -1,0 +1,75 @@
+"""Signals that end a training: the first one saves and stops after a step, a second one stops at once."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+SIGNALS = [
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP") if hasattr(signal, name)
+]  # not every system has them all
+ECHO = 5.0  # seconds in which a launcher or scheduler may send a signal that the process already has
+SAVED = 75  # exit code: stopped and saved, the same command goes on (EX_TEMPFAIL, "try again later")
+
+
+class Interrupted(Exception):
+    """Training was stopped by the signal `number`, after saving into `folder`."""
+
+    def __init__(self, message: str, folder: Path, number: int) -> None:
+        super().__init__(message)
+        self.folder, self.number = folder, number
+
+
+def exit_code(number: int, *, saved: bool) -> int:
+    """Of a command that the signal `number` ended: a shell's 130 after Ctrl-C."""
+    return SAVED if saved and number != signal.SIGINT else 128 + number
+
+
+class Signals:
+    """Remembers the first signal that asks for an end; 0 while none came.
+
+    While steps are taken it is only remembered: an exception in the middle of one would leave half of the weights
+    updated. At any other time there is nothing to save, and it ends the work with a KeyboardInterrupt.
+    """
+
+    def __init__(self) -> None:
+        self.number = 0
+        self.at = 0.0
+        self.stepping = False
+        self.launched = "RANK" in os.environ  # both a launcher and its processes can get a signal, and it passes it on
+
+    @contextmanager
+    def watched(self) -> Iterator["Signals"]:
+        """Listen, in the main thread; elsewhere there are no signals. What is ignored stays so (SIGHUP under nohup)."""
+        before = {}
+        if threading.current_thread() is threading.main_thread():
+            wanted = [n for n in SIGNALS if n == signal.SIGINT or signal.getsignal(n) is not signal.SIG_IGN]
+            before = {number: signal.signal(number, self._receive) for number in wanted}
+        try:
+            yield self
+        finally:
+            for number, old in before.items():
+                signal.signal(number, old)
+
+    @contextmanager
+    def kept_for_later(self) -> Iterator[None]:
+        """While steps are taken."""
+        self.stepping = True
+        try:
+            yield
+        finally:
+            self.stepping = False
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        now = time.monotonic()
+        if not self.number:
+            self.number, self.at = number, now
+            if self.stepping:
+                return
+        elif self.launched and now - self.at < ECHO:
+            return
+        raise KeyboardInterrupt(number)

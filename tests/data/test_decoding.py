@@ -1,0 +1,90 @@
+"""Pictures that are none, or would fill the memory."""
+
+import io
+import os
+import shutil
+import struct
+import warnings
+import zlib
+from pathlib import Path
+
+import pytest
+
+from rheobase.data.decoding import Request, decode
+from rheobase.data.info import DataInfo
+from rheobase.data.pictures import read
+
+images = pytest.importorskip("PIL.Image", reason="needs Pillow: install rheobase[images]")
+
+INFO = DataInfo(name="folder", classes=("a",), channels=3, size=5, mean=(0.0,) * 3, std=(1.0,) * 3)
+
+
+def png(width: int, height: int) -> bytes:
+    """A black picture of that size, as its header says; there are few pixels."""
+
+    def chunk(kind: bytes, body: bytes) -> bytes:
+        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+    return (
+        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(bytes(90))) + chunk(b"IEND", b"")
+    )
+
+
+def test_postscript_under_the_name_of_a_picture_starts_no_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bin").mkdir()
+    program = tmp_path / "bin" / "gs"
+    program.write_text(f"#!/bin/sh\ntouch {tmp_path}/started\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    assert shutil.which("gs") == str(program)
+    (tmp_path / "a.jpg").write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\nshowpage\n")
+    with pytest.raises(ValueError, match=r"cannot read the image .*a\.jpg: cannot identify image file"):
+        read(tmp_path / "a.jpg", INFO)
+    assert not (tmp_path / "started").exists()
+
+
+@pytest.mark.parametrize("kind", ["BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP"])
+def test_every_format_that_is_promised(kind: str, tmp_path: Path) -> None:
+    images.new("RGB", (8, 7), (200, 100, 0)).save(tmp_path / "a", kind)
+    pixels = decode(Request(str(tmp_path / "a"), 5, 1.0, None))
+    assert [abs(a - b) < 9 for a, b in zip(pixels[:3], (200, 100, 0), strict=True)] == [True] * 3
+
+
+@pytest.mark.parametrize("kind", ["EPS", "ICO", "PCX", "TGA", "PDF"])
+def test_no_other_format(kind: str, tmp_path: Path) -> None:
+    images.new("RGB", (16, 16)).save(tmp_path / "a.png", kind)
+    with pytest.raises(images.UnidentifiedImageError):
+        decode(Request(str(tmp_path / "a.png"), 5, 1.0, None))
+
+
+def test_a_bomb_is_not_decoded(tmp_path: Path) -> None:
+    path = tmp_path / "a.png"
+    path.write_bytes(png(9000, 9000))
+    with pytest.raises(ValueError, match=r"a\.png: its 9000 x 9000 pixels would take 618 MiB of memory"):
+        read(path, INFO)
+    path.write_bytes(png(60_000, 60_000))
+    with pytest.raises(ValueError, match=r"cannot read the image .*a\.png: Image size"):
+        read(path, INFO)
+
+
+def test_a_limit_of_the_user_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = io.BytesIO()
+    images.new("L", (600, 500)).save(file, "PNG")
+    (tmp_path / "a.png").write_bytes(file.getvalue())
+    monkeypatch.setenv("RHEOBASE_FILE_MEMORY", "2")
+    with pytest.raises(ValueError, match="its 600 x 500 pixels would take 3 MiB"):
+        read(tmp_path / "a.png", INFO)
+    monkeypatch.setenv("RHEOBASE_FILE_MEMORY", "3")
+    assert read(tmp_path / "a.png", INFO).shape == (1, 3, 5, 5)
+
+
+def test_fifos_and_devices_are_not_opened(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.png")
+    (tmp_path / "b.png").symlink_to("/dev/zero")
+    with warnings.catch_warnings():
+        for name in ("a.png", "b.png"):
+            with pytest.raises(ValueError, match=f"cannot read the image .*{name}: .* is not a plain file"):
+                read(tmp_path / name, INFO)

@@ -1,0 +1,71 @@
+"""The step times of the package are those of results/, and nothing else."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rheobase import recipes
+from rheobase.data import expected
+from rheobase.recipes import RECIPES
+from rheobase.train.record import write_result
+from rheobase.train.steptimes import FILE
+from tools import steptimes
+from tools.steptimes import DEVICE, DOCUMENT, END, RESULTS, START, content, steps, with_hours
+
+
+def test_the_package_has_what_the_tool_writes() -> None:
+    assert json.loads(FILE.read_text()) == content(steps(RESULTS)), "run python -m tools.steptimes"
+
+
+def test_the_document_has_the_hours_of_every_recipe() -> None:
+    text = DOCUMENT.read_text()
+    assert with_hours(text) == text, "run python -m tools.steptimes"
+    table = text.partition(START)[2].partition(END)[0].strip()
+    known = [r for r in map(recipes.get, RECIPES) if expected(r.data, size=r.image_size).images]
+    assert [row.split("`")[1] for row in table.splitlines()[2:]] == [recipe.name for recipe in known]
+
+
+def test_every_step_has_its_source() -> None:
+    found = steps(RESULTS)
+    assert {step.memory for step in found} == {"speed", "packed", "recompute"}
+    for step in found:
+        assert (RESULTS / step.source).exists()
+    keys = [(*step.subject, step.memory, step.timesteps, step.batch) for step in found]
+    assert len(set(keys)) == len(keys)
+
+
+def result(folder: Path, name: str, us: float, time: str, device: str = DEVICE) -> None:
+    setting = {"timesteps": 4, "batch": 32, "network": "resnet19", "image_size": 32, "device": "cuda", "exact": False}
+    contenders = ("rheobase-speed", "before-rheobase-speed", "rheobase-atan", "spikingjelly")
+    results = {who: {"us_per_image_timestep": us + 10 * i} for i, who in enumerate(contenders)}
+    write_result(folder / name, {"runs": [{"setting": setting, "results": results}]})
+    found = json.loads((folder / name).read_text())
+    found["record"] |= {"device": device, "time": time}
+    (folder / name).write_text(json.dumps(found))
+
+
+def test_the_newest_of_ours_on_that_gpu_counts(tmp_path: Path) -> None:
+    result(tmp_path, "step-b.json", 30.0, "2026-01-02T00:00:00+00:00")
+    result(tmp_path, "step-a.json", 20.0, "2026-01-03T00:00:00+00:00")
+    result(tmp_path, "step-c.json", 10.0, "2026-01-01T00:00:00+00:00")
+    result(tmp_path, "step-d.json", 40.0, "2026-01-04T00:00:00+00:00", device="another GPU")
+    (found,) = steps(tmp_path)
+    assert (found.source, found.batch, found.memory) == ("step-a.json", 32, "speed")
+    assert found.seconds == pytest.approx(20e-6 * 4 * 32)
+
+
+def test_the_fits_find_what_steps_are_made_of() -> None:
+    works = {(n, 8): steptimes.Work(m, k, c) for n, m, k, c in [("a", 100, 7, 5), ("b", 300, 90, 8), ("c", 50, 40, 3)]}
+
+    def made(network: str, batch: int, neuron: float) -> steptimes.Step:
+        own = works[network, 8]
+        seconds = 0.02 * own.layers + 2 * batch * (3e-3 * own.multiplications + neuron * own.neurons)
+        return steptimes.Step(network, 8, 2, batch, "speed", seconds, "made.json")
+
+    batches = [("a", 4), ("a", 9), ("a", 30), ("b", 8), ("c", 70)]
+    found = [made(network, batch, 5e-3) for network, batch in batches]
+    assert steptimes.seconds_per_layer(found, works) == pytest.approx(0.02)
+    assert steptimes.costs(found, works, 0.02) == pytest.approx((3e-3, 5e-3))
+    with pytest.raises(ValueError, match="too much alike to tell multiplications from neurons"):
+        steptimes.costs([made(network, batch, -1e-3) for network, batch in batches], works, 0.02)

@@ -1,0 +1,25 @@
+"""docs/trust.md shows what is in results/attack.json, and nothing else."""
+
+import json
+
+from tools.trust import DOCUMENT, RESULTS, SECTIONS, with_results
+
+
+def test_the_counts_are_those_of_the_result() -> None:
+    text = DOCUMENT.read_text()
+    assert with_results(text) == text, "run python -m tools.trust"
+
+
+def test_what_was_broken_is_counted() -> None:
+    part = json.loads(RESULTS.read_text())["parts"]["files"]
+    kind = next(iter(part["outcomes"]))
+    part["outcomes"][kind] |= {"crash": 2, "hang": 1}
+    part["total"] |= {"crash": 2, "hang": 1}
+    text = SECTIONS["files"](part)
+    assert " 3 crashed, hung" in text
+    assert next(line for line in text.splitlines() if line.startswith(f"| {kind} ")).endswith(" 3 |")
+
+
+def test_the_published_attack_broke_nothing() -> None:
+    for part in json.loads(RESULTS.read_text())["parts"].values():
+        assert part["problems"] == []

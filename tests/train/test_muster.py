@@ -1,0 +1,104 @@
+"""What is wrong with one process of a team is a sentence of the first, and ends all."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from rheobase import cli, recipes
+from rheobase.data import load
+from rheobase.recipes import Recipe
+from rheobase.train import muster
+from rheobase.train.runs import Run
+from tests.train.test_distributed import free_port, join, processes, run_team
+
+SETTINGS = ["--set=epochs=1", "--set=timesteps=1", "--set=batch_size=719", "--set=width=0.25", "--device=cpu"]
+
+
+def chosen() -> Recipe:
+    return recipes.get("demo").changed([word.removeprefix("--set=") for word in SETTINGS if "set" in word])
+
+
+def command(rank: int, world: int, port: int, folder: Path, *words: str) -> None:
+    """`rheobase train demo`, as on a machine of its own; its messages go to a file."""
+    join(rank, world, port)
+    muster.SLOW = 0.5
+    if "other-code" in words:
+        muster.sources = lambda: {"src": "0" * 40}
+    os.chdir(folder)
+    messages = os.open(f"messages-{rank}", os.O_CREAT | os.O_WRONLY)
+    os.dup2(messages, 2)
+    sys.argv = ["rheobase", "train", "demo", *SETTINGS, *(word for word in words if word != "other-code")]
+    cli.main()
+
+
+def test_runs_of_several_seeds_in_one_team(tmp_path: Path) -> None:
+    run_team(command, 2, tmp_path, "--seeds=0,1", "--out=runs", "--continue")
+    for seed in (0, 1):
+        assert len(Run(tmp_path / "runs" / f"seed-{seed}").rows()) == 1
+
+
+def messages(folder: Path, first: list[str], second: list[str]) -> list[str]:
+    """Of two processes with different words, both of which must fail."""
+    port = free_port()
+    members = [
+        processes.Process(target=command, args=(rank, 2, port, folder, *words))
+        for rank, words in enumerate((first, second))
+    ]
+    for member in members:
+        member.start()
+    for member in members:
+        member.join()
+    assert [member.exitcode for member in members] == [1, 1]
+    return [
+        "".join(line for line in (folder / f"messages-{rank}").read_text().splitlines() if line.startswith("error: "))
+        for rank in (0, 1)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "message"),
+    [
+        (
+            ["--out=run"],
+            ["--out=run", "--set=lr=0.2"],
+            "error: process 1 trains another recipe: lr is 0.2 there and 0.1 in the first process; start all with the "
+            "same command",
+        ),
+        (
+            ["--out=run"],
+            ["--out=run", "other-code"],
+            "error: process 1 has other sources; install the same version of everything on all machines",
+        ),
+        (
+            ["--out=run"],
+            ["--out=local"],
+            "error: process 1: local is not the folder that the first process writes to; give one that all machines "
+            "share",
+        ),
+        (
+            ["--out=run", "--continue"],
+            ["--out=kept", "--continue"],
+            "error: process 1: finds an unfinished run in kept, and the first process no run; give a folder that all "
+            "machines share",
+        ),
+        (
+            ["--out=run"],
+            ["--out=run", "--data=nowhere"],
+            "error: process 1: there is no nowhere; say where the data are with --data, or leave it out",
+        ),
+        (
+            ["--out=run", "--set=batch_size=1"],
+            ["--out=run", "--set=batch_size=1"],
+            "error: 2 processes need at least as many images in a batch: the data set has 1438, a batch 1",
+        ),
+    ],
+    ids=["recipe", "code", "folder", "standing", "data", "too few images"],
+)
+def test_one_sentence_of_the_first_process(tmp_path: Path, first: list[str], second: list[str], message: str) -> None:
+    if "--out=kept" in second:
+        Run.create(tmp_path / "kept", chosen(), load("digits").info, torch.device("cpu"))
+    assert messages(tmp_path, first, second) == [message, ""]
+    assert not (tmp_path / "run").exists()

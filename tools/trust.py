@@ -1,0 +1,47 @@
+"""Write the counts in docs/trust.md from results/attack.json: python -m tools.trust"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tools.documents import table
+
+ROOT = Path(__file__).parents[1]
+RESULTS, DOCUMENT = ROOT / "results" / "attack.json", ROOT / "docs" / "trust.md"
+START, END = "<!-- {}: written by python -m tools.trust -->", "<!-- end of {} -->"
+GOOD = ("read", "refused")
+
+
+def files(part: dict[str, Any]) -> str:
+    """What became of damaged files, by their kind."""
+    total, facts = part["total"], part["facts"]
+    broken = sum(count for outcome, count in total.items() if outcome not in GOOD)
+    said = (
+        f"{facts['files']} damaged files of {len(facts['kinds'])} kinds (seed {part['record']['seed']}, "
+        f"{part['seconds']} s, {part['record']['device']}): {total.get('refused', 0)} refused in one sentence, "
+        f"{total.get('read', 0)} read, {broken} crashed, hung, ended in a traceback or took more memory than they may. "
+        f"The most that one of them took was {facts['largest growth, MiB']} MiB."
+    )
+    rows = []
+    for kind, counts in part["outcomes"].items():
+        others = sum(count for outcome, count in counts.items() if outcome not in GOOD)
+        rows.append((kind, str(counts.get("refused", 0)), str(counts.get("read", 0)), str(others)))
+    return f"{said}\n\n{table(('kind', 'refused', 'read', 'neither'), rows)}"
+
+
+SECTIONS = {"files": files}
+
+
+def with_results(text: str) -> str:
+    """The document with its sections of results written anew."""
+    parts = json.loads(RESULTS.read_text())["parts"]
+    for name, write in SECTIONS.items():
+        start, end = START.format(name), END.format(name)
+        before, rest = text.split(start)
+        _, after = rest.split(end)
+        text = "\n\n".join([before + start, write(parts[name]), end + after])
+    return text
+
+
+if __name__ == "__main__":
+    DOCUMENT.write_text(with_results(DOCUMENT.read_text()))
