@@ -144,12 +144,8 @@ def test_figures_are_compared_as_they_are_rounded() -> None:
 def test_a_table_that_was_changed_by_hand(tmp_path: Path) -> None:
     for name in check_results.TABLES:
         (tmp_path / name).parent.mkdir(exist_ok=True)
-        shutil.copy(ROOT / name, tmp_path / name)
-    assert list(table_faults(tmp_path)) == []
-    for name in check_results.TABLES:
-        document = tmp_path / name
-        changed = document.read_text().replace("<!-- end of ", "| more | 1 |\n\n<!-- end of ", 1)
-        document.write_text(changed)
+        changed = (ROOT / name).read_text().replace("<!-- end of ", "| more | 1 |\n\n<!-- end of ", 1)
+        (tmp_path / name).write_text(changed)
     assert [fault.place for fault in table_faults(tmp_path)] == [*check_results.TABLES]
 
 
