@@ -17,7 +17,7 @@ demo: .venv/installed  ## train a small spiking network on the embedded digits
 
 docs: .venv/installed  ## make the documentation site in build/site
 	$(PIP) --editable ".[docs]"
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 test: .venv/installed  ## run the tests, two at a time; small networks gain nothing from more threads
 	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2 --dist loadfile
