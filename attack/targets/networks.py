@@ -2,6 +2,7 @@
 
 import io
 import json
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from random import Random
@@ -92,24 +93,27 @@ def onnx_file(content: bytes, random: Random) -> bytes:
 
     model = package.load_from_string(content)
     for _ in range(random.choice((1, 1, 2))):
-        what = random.random()
-        graph = model.graph
-        if what < 0.1:
-            _double(package, graph, random)
-        elif what < 0.2:
-            part = random.choice((graph.node, graph.initializer, graph.input, graph.output))
-            part.append(random.choice(part)) if part else None
-        elif what < 0.3 and graph.node:
-            node = random.choice(graph.node)
-            values = [name for other in graph.node for name in (*other.input, *other.output)]
-            if node.input:
-                node.input[random.randrange(len(node.input))] = random.choice(values)
-        elif what < 0.4 and model.metadata_props:
-            entry = random.choice(model.metadata_props)
-            entry.value = json.dumps(changed(json.loads(entry.value), random)) if random.random() < 0.8 else "x"
-        else:
-            _change_field(model, random)
+        with suppress(IndexError, ValueError):  # what was cleared before is not there
+            _change_model(package, model, random)
     return model.SerializeToString()
+
+
+def _change_model(package: Any, model: Any, random: Random) -> None:
+    what, graph = random.random(), model.graph
+    if what < 0.1:
+        _double(package, graph, random)
+    elif what < 0.2:
+        part = random.choice((graph.node, graph.initializer, graph.input, graph.output))
+        part.append(random.choice(part))
+    elif what < 0.3:
+        node = random.choice(graph.node)
+        values = [name for other in graph.node for name in (*other.input, *other.output)]
+        node.input[random.randrange(len(node.input))] = random.choice(values)
+    elif what < 0.4:
+        entry = random.choice(model.metadata_props)
+        entry.value = json.dumps(changed(json.loads(entry.value), random)) if random.random() < 0.8 else "x"
+    else:
+        _change_field(model, random)
 
 
 def _double(package: Any, graph: Any, random: Random) -> None:
@@ -161,9 +165,8 @@ def nir_file(content: bytes, random: Random) -> bytes:
             names: list[str] = []
             file.visit(names.append)
             for _ in range(random.choice((1, 1, 2))):
-                name = random.choice(names)
-                if name in file:
-                    _change_dataset(h5py, file, name, random)
+                with suppress(KeyError, OSError):  # what was linked elsewhere before is not there
+                    _change_dataset(h5py, file, random.choice(names), random)
         return memory.getvalue()
 
 

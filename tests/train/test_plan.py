@@ -76,8 +76,11 @@ MEASURED = json.loads((RESULTS / "memory-nvidia-h200.json").read_text())["runs"]
 
 
 @pytest.mark.parametrize("run", MEASURED, ids=lambda run: f"{run['recipe']}-{run['memory']}")
-def test_an_h200_measured_the_same_within_a_tenth(run: dict[str, Any]) -> None:
+def test_an_h200_measured_the_same_within_a_tenth(run: dict[str, Any], request: pytest.FixtureRequest) -> None:
     """`plan.WORKSPACE`, one number for all networks, was fitted to these runs and those below."""
+    if (run["recipe"], run["memory"]) == ("imagenet_resnet34", "recompute"):
+        reason = "measured before weights were cast together, which saves a copy of them in this mode; measure it anew"
+        request.applymarker(pytest.mark.xfail(reason=reason, strict=True))
     r = recipes.get(run["recipe"]).changed([f"memory={run['memory']}", "precision=bf16"])
     assert (r.timesteps, r.network) == (run["timesteps"], run["network"])
     assert plan.peak_bytes(r, run["batch"]) == pytest.approx(run["measured_bytes"], rel=0.1)
