@@ -24,7 +24,7 @@ NEURONS = {
 CONTENDERS = {
     "folded": "folded",
     "as trained": "as trained",
-    "SpikingJelly": "SpikingJelly",
+    "SpikingJelly": "SpikingJelly {version}",
     "ReLU network": "ReLU network of this shape, one pass per image",
 }
 FORMATS = {"compressed": "npz, compressed"}
@@ -95,9 +95,11 @@ def slicing() -> str:
 
 def inference() -> str:
     """Images per second on a CPU."""
-    found = read("inference-cpu")["results"]
+    content = read("inference-cpu")
+    found, facts = content["results"], content.get("record") or content["environment"]
+    version = (facts.get("packages") or facts["versions"])["spikingjelly"]
     rows = [
-        (words, *(f"{results[name]['images_per_second']:.1f}" for results in found.values()))
+        (words.format(version=version), *(f"{results[name]['images_per_second']:.1f}" for results in found.values()))
         for name, words in CONTENDERS.items()
     ]
     return table(("", *(f"batch {batch}" for batch in found)), rows)
