@@ -2,10 +2,12 @@
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
+# two at a time; small networks gain nothing from more threads
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2 --dist loadfile
 PEERS := aedat==2.3.0 expelliarmus==1.1.12 loguru==0.7.3 nirtorch==2.6 norse==1.1.0 snntorch==1.0.0 \
 	spikingjelly==2.0.0 tonic==1.7.0
 
-.PHONY: demo docs test test-kills test-package test-peers test-gpu check attack attack-full bench clean
+.PHONY: demo docs test test-slow test-kills test-package test-peers test-gpu check attack attack-full bench clean
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -19,8 +21,11 @@ docs: .venv/installed  ## make the documentation site in build/site
 	$(PIP) --editable ".[docs]"
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
-test: .venv/installed  ## run the tests, two at a time; small networks gain nothing from more threads
-	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2 --dist loadfile
+test: .venv/installed  ## run the tests but for the slow ones
+	$(PYTEST) -m "not slow"
+
+test-slow: .venv/installed  ## run the slow tests: whole commands, several processes, long trainings
+	$(PYTEST) -m slow
 
 test-kills: .venv/installed  ## kill and resume a run at 100 random moments
 	RHEOBASE_KILLS=100 $(BIN)/pytest tests/train/test_loop.py -k kills
@@ -28,7 +33,7 @@ test-kills: .venv/installed  ## kill and resume a run at 100 random moments
 test-peers: .venv/installed  ## install faery, numba, Triton, ONNX, MkDocs and the peer libraries, and run the tests that need them
 	$(PIP) --editable ".[dev,docs,events,imagenet,kernels,onnx]"
 	$(PIP) --no-deps $(PEERS)
-	$(BIN)/pytest tests/kernels tests/conformance tests/benchmarks tests/cli/test_deploy.py tests/deploy tests/data tests/docs tests/story
+	$(PYTEST) -m "not slow" tests/kernels tests/conformance tests/cli/test_deploy.py tests/deploy tests/data tests/tools/test_pages.py
 
 test-package: .venv/installed  ## build wheel and sdist, install them into an empty environment and use them there
 	$(PIP) build

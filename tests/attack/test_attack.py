@@ -18,6 +18,8 @@ from attack.report import Report
 from attack.targets import Target, targets
 from rheobase.train.sources import tree_id
 
+pytestmark = pytest.mark.slow
+
 
 def target(read: Any) -> Target:
     return Target("kind", lambda: {"a": b"abc"}, read)

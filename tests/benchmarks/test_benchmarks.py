@@ -17,6 +17,8 @@ from benchmarks.peers import Unavailable
 from rheobase import models, recipes
 from rheobase.train.scale import Cluster
 
+pytestmark = pytest.mark.slow
+
 SMALL = Setting(timesteps=3, batch=5, device="cpu", network="resnet8", image_size=8)
 
 

@@ -13,6 +13,8 @@ from benchmarks.contenders import Setting
 from rheobase.train.sources import tree_id
 from tests.train.test_record import ENTRIES
 
+pytestmark = pytest.mark.slow
+
 SMALL = Setting(timesteps=3, batch=5, device="cpu", network="resnet8", image_size=8)
 ROOT = checkouts.ROOT
 

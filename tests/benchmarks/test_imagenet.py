@@ -12,6 +12,8 @@ pytest.importorskip("PIL.Image", reason="making images needs pillow")
 from benchmarks import imagenet
 from rheobase.data import load
 
+pytestmark = pytest.mark.slow
+
 CPU = torch.device("cpu")
 RECIPE = replace(
     recipes.get("imagenet_resnet34"), network="resnet8", timesteps=2, batch_size=3, image_size=8, precision="fp32"

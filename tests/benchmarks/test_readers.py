@@ -11,6 +11,8 @@ import pytest
 from benchmarks import events, readers
 from tests.data.recordings import recording
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("faery", reason="needs faery: install rheobase[events]")
 
 

@@ -11,6 +11,8 @@ from rheobase import recipes
 from rheobase.train import steptimes
 from rheobase.train.scale import Link
 
+pytestmark = pytest.mark.slow
+
 TOY = recipes.get("demo").changed(["image_size=8", "timesteps=1", "epochs=2", "batch_size=6", "padding=0"])
 
 

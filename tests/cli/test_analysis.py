@@ -180,6 +180,7 @@ def test_depths_of_the_ablation(depth: int, residual: bool) -> None:
     assert sum("shortcut" not in layer.name for layer in layers) == depth
 
 
+@pytest.mark.slow
 def test_a_process_that_breaks_takes_nothing_with_it(capfd: pytest.CaptureFixture[str]) -> None:
     jobs = [(divmod, 17, 5), (divmod, 1, 0), (os._exit, 3)]
     found = dict(isolated(operator.call, jobs))

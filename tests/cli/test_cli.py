@@ -68,6 +68,7 @@ def test_demo_learns_and_leaves_a_run(tmp_path: Path) -> None:
     assert len(list((folder / "checkpoints").glob("*/weights.safetensors"))) in (1, 2)
 
 
+@pytest.mark.slow
 def test_train_resume_eval_on_a_few_epochs(tmp_path: Path) -> None:
     settings = ["--set", "epochs=2", "--set", "batch_size=256", "--set", "timesteps=2", "--seed", "3"]
     done = rheobase("train", "demo", *settings, "--out", "run", "--tensorboard", "--save-every", "0", cwd=tmp_path)
@@ -89,6 +90,7 @@ def test_train_resume_eval_on_a_few_epochs(tmp_path: Path) -> None:
     assert f"test accuracy {accuracy} %" in resumed.stdout
 
 
+@pytest.mark.slow
 def test_ctrl_c_says_how_to_resume(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "rheobase", "train", "demo", "--out", "run", "--set", "epochs=1000"]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}

@@ -66,6 +66,7 @@ def test_a_scheduler_is_told_whether_it_was_saved(here: Here, times: int, code: 
     assert list(Path("run/checkpoints").iterdir())
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_ctrl_c")
 def test_several_seeds_go_on_as_one(here: Here) -> None:
     command = ["train", "demo", *SETTINGS, "--set", "loss=stopping", "--seeds", "3,4"]

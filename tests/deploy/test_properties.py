@@ -62,6 +62,7 @@ def networks(draw):
     return randomise(model, size, seed), (model.stem.in_channels, size, size), draw(st.integers(1, 4))
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(networks(), st.sampled_from(rheobase_nir.FORMS))
 def test_every_version_fires_the_same_spikes(tmp_path_factory, drawn, form):

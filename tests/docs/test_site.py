@@ -20,10 +20,13 @@ OUTSIDE = """[...document.querySelectorAll(".md-content *")]
     .filter(e => e.getBoundingClientRect().right > innerWidth && !e.closest("pre, .md-typeset__scrollwrap"))
     .map(e => e.outerHTML.slice(0, 200))"""
 
-pytestmark = pytest.mark.skipif(
-    find_spec("mkdocs") is None or find_spec("mkdocstrings") is None,
-    reason="MkDocs is not installed (rheobase[docs]): the documentation site was not built",
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        find_spec("mkdocs") is None or find_spec("mkdocstrings") is None,
+        reason="MkDocs is not installed (rheobase[docs]): the documentation site was not built",
+    ),
+]
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,7 @@ from rheobase import kernels, models
 from rheobase.nn import ReferenceSoma
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", ["80", "90"])
 def test_compiles_ahead_of_time(architecture: str, tmp_path: Path) -> None:
     pytest.importorskip("triton", reason="needs Triton: install rheobase[kernels]")

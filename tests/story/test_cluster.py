@@ -15,6 +15,8 @@ from rheobase.train.runs import Run
 from tests.train.test_distributed import free_port, join, run_team
 from tests.train.test_loop import assert_identical
 
+pytestmark = pytest.mark.slow
+
 SETTINGS = ["epochs=12", "batch_size=411", "timesteps=1", "width=0.25", "evaluate_every=2"]
 
 

@@ -14,6 +14,8 @@ from rheobase.train import checkpoint, fit
 from rheobase.train.runs import Run
 from tests.story.plugin import Command
 
+pytestmark = pytest.mark.slow
+
 OTHERS = """
 import torch
 from torch import nn

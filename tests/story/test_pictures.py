@@ -15,6 +15,8 @@ from rheobase.train.runs import PLACE, Run
 from tests.story.plugin import Command
 from tools.keep import keep
 
+pytestmark = pytest.mark.slow
+
 Image = pytest.importorskip("PIL.Image", reason="reading images needs pillow")
 SMALL = ("network=resnet8", "image_size=8", "epochs=2", "batch_size=8", "padding=1", "timesteps=2")
 SETTINGS = [word for setting in SMALL for word in ("--set", setting)]

@@ -14,6 +14,8 @@ from rheobase.train.runs import Run
 from tests.data import recordings
 from tests.story.plugin import Command
 
+pytestmark = pytest.mark.slow
+
 WRITERS: dict[str, Callable[[Events], bytes]] = {
     "2.aedat": recordings.aedat_2,
     "3.aedat": recordings.aedat_3,

@@ -17,6 +17,8 @@ from rheobase.train import checkpoint
 from rheobase.train.runs import Run
 from tests.story.plugin import COMMANDS, PLUGIN, Command
 
+pytestmark = pytest.mark.slow
+
 
 def test_every_command_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rheobase: Command) -> None:
     monkeypatch.chdir(tmp_path)

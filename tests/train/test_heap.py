@@ -23,6 +23,7 @@ def _faults(*arguments: str) -> int:
     return int(subprocess.check_output([sys.executable, "-c", _SCRIPT, *arguments], text=True))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the GNU C library's heap")
 def test_freed_memory_is_used_again() -> None:
     assert _faults() > 9 * 2**14

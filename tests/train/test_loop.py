@@ -172,6 +172,7 @@ def start(folder: Path, resume: bool, *settings: str) -> None:
     train.fit(recipe(*settings), out=folder, resume=resume, device="cpu", save_every=0.02, keep_best=not resume)
 
 
+@pytest.mark.slow
 def test_kills_at_random_moments_change_nothing(tmp_path: Path) -> None:
     settings = ("average=0.8", "epochs=4", "timesteps=1")
     began = time.monotonic()
