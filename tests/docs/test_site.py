@@ -13,8 +13,6 @@ import pytest
 
 from tests.docs.browser import CHROMIUM, Browser
 
-pytestmark = pytest.mark.slow
-
 ROOT = Path(__file__).parents[2]
 PHONE = 360
 # What a reader could not reach: content beyond the right edge that does not scroll by itself.

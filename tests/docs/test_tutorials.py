@@ -17,8 +17,6 @@ from tests.deploy.executors import quiet
 from tests.story.plugin import Command
 
 pytestmark = pytest.mark.slow
-
-pytestmark = pytest.mark.slow
 TUTORIALS = Path(__file__).parents[2] / "docs" / "tutorials"
 # Each has a block of its own in hardware.md, which prints this name.
 OTHERS = {"onnxruntime": "ONNX Runtime", "snntorch": "snnTorch", "spikingjelly": "SpikingJelly", "norse": "Norse"}
