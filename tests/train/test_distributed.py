@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from functools import partial
@@ -27,6 +28,7 @@ from rheobase.tasks.evaluate import evaluate_run
 from rheobase.train import checkpoint, distributed
 from rheobase.train.capture import CapturedStep, release
 from rheobase.train.collectives import Collective, Collectives
+from rheobase.train.distributed import Team
 from rheobase.train.optimizers import make_optimizer
 from rheobase.train.runs import Run, channels_last
 from rheobase.train.step import Step, make_step
@@ -273,6 +275,26 @@ def test_buffers_that_a_process_keeps_for_itself_are_averaged_and_all_must_agree
             assert (found["1.running_mean"] == 0.5).all(), "a part of the user's joins nothing by itself"
             assert found["1.num_batches_tracked"] == rank, "a count is left alone"
         assert torch.load(tmp_path / f"agree{rank}.pt") == [True, False, False]
+
+
+def wait_for_the_first(rank: int, world: int, port: int, folder: Path) -> None:
+    """In a group whose collectives return before the others are there, as those of nccl do."""
+    from torch.testing._internal.distributed import fake_pg  # noqa: F401 (it registers the backend)
+
+    store = dist.TCPStore("127.0.0.1", port, world, is_master=rank == 0)
+    dist.init_process_group("fake", store=store, rank=rank, world_size=world)
+    team = Team(rank, world, dist.new_group(backend="gloo"))
+    if rank == 0:
+        time.sleep(0.3)  # a checkpoint, for example
+        (folder / "written").touch()
+    team.wait()
+    assert (folder / "written").exists()
+    team.wait()  # the first one keeps the store
+    dist.destroy_process_group()
+
+
+def test_to_wait_for_all_is_to_wait_on_the_host(tmp_path: Path) -> None:
+    run_team(wait_for_the_first, 2, tmp_path)
 
 
 def collectives(network: nn.Module, n: int, group: dist.ProcessGroup) -> list[Collective]:
