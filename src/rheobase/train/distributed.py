@@ -87,19 +87,20 @@ class Team:
         return join(network, dist.group.WORLD, statistics)
 
     @torch.no_grad()
-    def average_buffers(self, network: nn.Module, statistics: str) -> None:
-        """Make buffers equal that each process keeps from its own images: local statistics, or a part of the user's."""
+    def averaged_buffers(self, network: nn.Module, statistics: str) -> dict[str, Tensor]:
+        """Averages of the buffers that each process keeps from its own images, by name; alone, none.
+
+        They are local statistics, or those of a part of the user's.
+        """
         if self.world == 1:
-            return
-        own = [
-            buffer
-            for module in network.modules()
+            return {}
+        return {
+            f"{place}.{name}" if place else name: self.sum(buffer) / self.world
+            for place, module in network.named_modules(remove_duplicate=False)
             if statistics == "local" or not isinstance(module, TdBN)
-            for buffer in module.buffers(recurse=False)
+            for name, buffer in module.named_buffers(recurse=False, remove_duplicate=False)
             if buffer.is_floating_point()
-        ]
-        for buffer in own:
-            buffer.copy_(self.sum(buffer) / self.world)
+        }
 
 
 def join(network: nn.Module, group: dist.ProcessGroup, statistics: str = "joined") -> Summed:
