@@ -23,6 +23,7 @@ from rheobase.train import checkpoint, trainer
 from rheobase.train.capture import CapturedStep, Step, capture
 from rheobase.train.progress import Reporter, process_seconds
 from rheobase.train.runs import BEGINNING, Run, load_network
+from rheobase.train.writing import Writer
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "demo_losses.txt"
 processes = multiprocessing.get_context("forkserver")
@@ -124,6 +125,25 @@ def test_ctrl_c_saves_and_the_resumed_run_is_identical(whole: Path, tmp_path: Pa
     assert step <= found.step <= step + 1
     train.fit(recipe(), out=out, resume=True, device="cpu")
     assert_identical(out, whole)
+
+
+def test_a_signal_while_the_last_checkpoint_is_written_leaves_no_graph_and_no_bar(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[str] = []
+
+    class Told(Reporter):
+        def stop(self) -> None:
+            ended.append("reporter")
+
+    def broken_off(writer: Writer) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(trainer, "release", lambda step: ended.append("graph"))
+    monkeypatch.setattr(Writer, "close", broken_off)
+    with pytest.raises(KeyboardInterrupt):
+        train.fit(recipe("epochs=1"), out=tmp_path, device="cpu", reporter=Told())
+    assert ended == ["graph", "reporter"]
 
 
 def test_other_steps_per_epoch_are_refused(tmp_path: Path) -> None:

@@ -84,9 +84,9 @@ class Trainer:
                 self.writer.wait()
                 self.run.interrupted = accord.settle().signal
         finally:
-            self.writer.close()
+            release(step)  # first: the group must not end before it, and another signal may break off the rest
             self.reporter.stop()
-            release(step)
+            self.writer.close()
 
     def _make_step(self, timesteps: int) -> Step:
         step = make_step(
