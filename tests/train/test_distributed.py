@@ -269,11 +269,19 @@ def test_checkpoints_inside_an_epoch_change_nothing(tmp_path: Path) -> None:
             assert torch.equal(often.tensors[file][name], tensor), name
 
 
+class Tired(ReferenceSoma):
+    """A neuron of a user's, which keeps something from its own images."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__(channels)
+        self.register_buffer("rate", torch.zeros(channels))
+
+
 def own_buffers(rank: int, world: int, port: int, folder: Path) -> None:
     join(rank, world, port)
     with distributed.team(CPU) as (team, _):
         for statistics in ("joined", "local"):
-            network = nn.Sequential(TdBN(3), nn.BatchNorm1d(3))
+            network = nn.Sequential(TdBN(3), nn.BatchNorm1d(3), Tired(3))
             for buffer in network.buffers():
                 buffer.fill_(rank)
             torch.save(network.state_dict() | team.averaged_buffers(network, statistics), folder / f"{statistics}{rank}.pt")
@@ -288,6 +296,8 @@ def test_buffers_that_a_process_keeps_for_itself_are_averaged_and_all_must_agree
             assert (found["0.running_mean"] == expected).all()
             assert (found["1.running_mean"] == 0.5).all(), "a part of the user's joins nothing by itself"
             assert found["1.num_batches_tracked"] == rank, "a count is left alone"
+            assert (found["2.rate"] == 0.5).all(), "nor does what a neuron of the user's keeps beside"
+            assert (found["2.running_mean"] == expected).all()
         assert torch.load(tmp_path / f"agree{rank}.pt") == [True, False, False]
 
 

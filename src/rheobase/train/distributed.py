@@ -27,6 +27,7 @@ Summed = Callable[[], AbstractContextManager[None]]
 T = TypeVar("T")
 
 PATIENCE = 600.0  # seconds that a process waits for one that does not answer
+RUNNING = ("running_mean", "running_var")  # of tdBN: equal in all processes where statistics are joined
 GRACE = 60.0  # seconds more until nccl ends the process by itself, without a sentence of ours
 
 
@@ -97,9 +98,9 @@ class Team:
         return {
             f"{place}.{name}" if place else name: self.sum(buffer) / self.world
             for place, module in network.named_modules(remove_duplicate=False)
-            if statistics == "local" or not isinstance(module, TdBN)
             for name, buffer in module.named_buffers(recurse=False, remove_duplicate=False)
             if buffer.is_floating_point()
+            and not (statistics == "joined" and isinstance(module, TdBN) and name in RUNNING)
         }
 
 
