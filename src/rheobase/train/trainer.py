@@ -234,8 +234,8 @@ class Trainer:
 
     def _write(self, step: int, tensors: dict[str, Tensors], state: dict[str, Any], best: Epoch | None) -> None:
         """In a thread: write what was copied, but never weights that cannot be used."""
-        trained = tensors["weights"] | optimizer_state.under("network.", tensors["training"])
-        if not all(map(_finite, trained.values())):
+        own = optimizer_state.under("network.", tensors["training"])  # where the weights are their average
+        if not all(map(_finite, [*tensors["weights"].values(), *own.values()])):
             raise ValueError(f"weights are no longer finite after step {step}; {self._advice()}")
         if best is not None:
             tensors, state = {**tensors, "best": best.weights}, {**state, "best": best.row}
