@@ -61,6 +61,9 @@ class Twice(nn.Module):
         return self.two(self.one(s.mean((3, 4))))
 
 
+Twice.__module__ = "rheobase.models"  # one of ours: weights of others are left alone
+
+
 def trained_once(network: nn.Module, forward: Any, dtype: torch.dtype | None) -> dict[str, Tensor]:
     """Logits, gradients and running statistics."""
     torch.manual_seed(1)
@@ -80,6 +83,7 @@ def test_few_kernels_compute_the_same(kind: str, dtype: torch.dtype | None, monk
     for few in (False, True):
         torch.manual_seed(0)
         network = Twice() if kind == "twice" else build("resnet8", in_channels=3, memory=kind)
+        assert synapses(network)
         found.append(trained_once(network, in_few_kernels(network, dtype) if few else network, dtype))
     plain, few = found
     assert plain.keys() == few.keys()
@@ -87,6 +91,48 @@ def test_few_kernels_compute_the_same(kind: str, dtype: torch.dtype | None, monk
     for name, value in plain.items():
         assert torch.equal(few[name], value), name
         assert few[name].dtype == value.dtype
+
+
+class Careful(nn.Module):
+    """A network of a user's, which computes its last layer in single precision and bounds a weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.last = nn.Linear(3, 4), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor, timesteps: int) -> Tensor:
+        with torch.no_grad():
+            self.body.weight.clamp_(-0.1, 0.1)
+        x = self.body(x.mean((2, 3)).expand(timesteps, -1, -1))
+        with torch.autocast("cpu", enabled=False):
+            return self.last(x.float())
+
+
+@pytest.mark.parametrize("dtype", HALF, ids=str)
+def test_a_network_of_a_users_sees_its_own_weights(dtype: torch.dtype) -> None:
+    found = []
+    for few in (False, True):
+        torch.manual_seed(0)
+        network = Careful()
+        found.append(trained_once(network, in_few_kernels(network, dtype) if few else network, dtype))
+        assert network.body.weight.abs().max() <= 0.1
+    plain, few = found
+    assert plain["logits"].dtype == torch.float32
+    for name, value in plain.items():
+        assert torch.equal(few[name], value), name
+    hold_weights(network, dtype)
+    assert {p.dtype for p in network.parameters()} == {torch.float32}
+
+
+def test_nor_is_a_weight_cast_that_a_part_of_a_users_shares() -> None:
+    class Penalty(nn.Module):
+        def __init__(self, weight: nn.Parameter) -> None:
+            super().__init__()
+            self.weight = weight
+
+    first, second = nn.Linear(3, 4), nn.Linear(4, 5)
+    network = nn.Sequential(first, second, nn.ModuleDict({"penalty": Penalty(second.weight)}))
+    assert [*synapses(network).values()] == [first]
 
 
 def operations(network: nn.Module) -> Counter[str]:

@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from functools import partial
@@ -27,6 +28,8 @@ from rheobase.tasks.evaluate import evaluate_run
 from rheobase.train import checkpoint, distributed
 from rheobase.train.capture import CapturedStep, release
 from rheobase.train.collectives import Collective, Collectives
+from rheobase.train.distributed import Team
+from rheobase.train.loop import SAVE_SECONDS
 from rheobase.train.optimizers import make_optimizer
 from rheobase.train.runs import Run, channels_last
 from rheobase.train.step import Step, make_step
@@ -67,9 +70,11 @@ def run_team(target, world: int, *arguments: object) -> None:  # type: ignore[no
     assert [member.exitcode for member in members] == [0] * world
 
 
-def fit(rank: int, world: int, port: int, folder: Path, settings: tuple[str, ...]) -> None:
+def fit(
+    rank: int, world: int, port: int, folder: Path, settings: tuple[str, ...], save_every: float = SAVE_SECONDS
+) -> None:
     join(rank, world, port)
-    train.fit(recipe(*settings), out=folder, device="cpu")
+    train.fit(recipe(*settings), out=folder, device="cpu", save_every=save_every)
 
 
 def assert_runs_agree(folder: Path, other: Path) -> None:
@@ -216,8 +221,7 @@ def local_member(rank: int, world: int, port: int, folder: Path, cuts: list[int]
         summed = team.join(network, "local")
         share = len(labels[own]) / len(labels)
         found = two_steps(network, images[own], labels[own], share=share, lr=1e-9, summed=summed)
-        team.average_buffers(network, "local")
-        torch.save([found, list(network.buffers())], folder / f"{rank}.pt")
+        torch.save([found, list(team.averaged_buffers(network, "local").values())], folder / f"{rank}.pt")
 
 
 def test_local_statistics_are_those_of_each_process_until_they_are_evaluated(tmp_path: Path) -> None:
@@ -252,15 +256,35 @@ def test_a_run_with_local_statistics_evaluates_what_it_keeps(tmp_path: Path) -> 
     assert row["test_accuracy"] > 0.3, "nothing fires: statistics do not matter"
 
 
+def test_checkpoints_inside_an_epoch_change_nothing(tmp_path: Path) -> None:
+    settings = ("statistics=local", "epochs=1", "average=0.5", "timesteps=1")
+    run_team(fit, 2, tmp_path / "seldom", settings)
+    run_team(fit, 2, tmp_path / "often", settings, 1e-9)
+    seldom, often = (checkpoint.latest(tmp_path / name / "checkpoints") for name in ("seldom", "often"))
+    assert seldom is not None
+    assert often is not None
+    assert len(list((tmp_path / "often" / "checkpoints").iterdir())) == 2
+    for file, tensors in seldom.tensors.items():
+        for name, tensor in tensors.items():
+            assert torch.equal(often.tensors[file][name], tensor), name
+
+
+class Tired(ReferenceSoma):
+    """A neuron of a user's, which keeps something from its own images."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__(channels)
+        self.register_buffer("rate", torch.zeros(channels))
+
+
 def own_buffers(rank: int, world: int, port: int, folder: Path) -> None:
     join(rank, world, port)
     with distributed.team(CPU) as (team, _):
         for statistics in ("joined", "local"):
-            network = nn.Sequential(TdBN(3), nn.BatchNorm1d(3))
+            network = nn.Sequential(TdBN(3), nn.BatchNorm1d(3), Tired(3))
             for buffer in network.buffers():
                 buffer.fill_(rank)
-            team.average_buffers(network, statistics)
-            torch.save(network.state_dict(), folder / f"{statistics}{rank}.pt")
+            torch.save(network.state_dict() | team.averaged_buffers(network, statistics), folder / f"{statistics}{rank}.pt")
         torch.save([team.all_agree(True), team.all_agree(rank == 0), team.all_agree(False)], folder / f"agree{rank}.pt")
 
 
@@ -272,7 +296,29 @@ def test_buffers_that_a_process_keeps_for_itself_are_averaged_and_all_must_agree
             assert (found["0.running_mean"] == expected).all()
             assert (found["1.running_mean"] == 0.5).all(), "a part of the user's joins nothing by itself"
             assert found["1.num_batches_tracked"] == rank, "a count is left alone"
+            assert (found["2.rate"] == 0.5).all(), "nor does what a neuron of the user's keeps beside"
+            assert (found["2.running_mean"] == expected).all()
         assert torch.load(tmp_path / f"agree{rank}.pt") == [True, False, False]
+
+
+def wait_for_the_first(rank: int, world: int, port: int, folder: Path) -> None:
+    """In a group whose collectives return before the others are there, as those of nccl do."""
+    from torch.testing._internal.distributed import fake_pg  # noqa: F401 (it registers the backend)
+
+    store = dist.TCPStore("127.0.0.1", port, world, is_master=rank == 0)
+    dist.init_process_group("fake", store=store, rank=rank, world_size=world)
+    team = Team(rank, world, dist.new_group(backend="gloo"))
+    if rank == 0:
+        time.sleep(0.3)  # a checkpoint, for example
+        (folder / "written").touch()
+    team.wait()
+    assert (folder / "written").exists()
+    team.wait()  # the first one keeps the store
+    dist.destroy_process_group()
+
+
+def test_to_wait_for_all_is_to_wait_on_the_host(tmp_path: Path) -> None:
+    run_team(wait_for_the_first, 2, tmp_path)
 
 
 def collectives(network: nn.Module, n: int, group: dist.ProcessGroup) -> list[Collective]:

@@ -15,14 +15,16 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from rheobase import recipes, train
 from rheobase.recipes import Recipe
 from rheobase.tasks.evaluate import evaluate_run
-from rheobase.train import checkpoint, trainer
+from rheobase.train import checkpoint, step, trainer
 from rheobase.train.capture import CapturedStep, Step, capture
 from rheobase.train.progress import Reporter, process_seconds
 from rheobase.train.runs import BEGINNING, Run, load_network
+from rheobase.train.writing import Writer
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "demo_losses.txt"
 processes = multiprocessing.get_context("forkserver")
@@ -124,6 +126,25 @@ def test_ctrl_c_saves_and_the_resumed_run_is_identical(whole: Path, tmp_path: Pa
     assert step <= found.step <= step + 1
     train.fit(recipe(), out=out, resume=True, device="cpu")
     assert_identical(out, whole)
+
+
+def test_a_signal_while_the_last_checkpoint_is_written_leaves_no_graph_and_no_bar(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[str] = []
+
+    class Told(Reporter):
+        def stop(self) -> None:
+            ended.append("reporter")
+
+    def broken_off(writer: Writer) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(trainer, "release", lambda step: ended.append("graph"))
+    monkeypatch.setattr(Writer, "close", broken_off)
+    with pytest.raises(KeyboardInterrupt):
+        train.fit(recipe("epochs=1"), out=tmp_path, device="cpu", reporter=Told())
+    assert ended == ["graph", "reporter"]
 
 
 def test_other_steps_per_epoch_are_refused(tmp_path: Path) -> None:
@@ -264,6 +285,20 @@ def test_checkpoints_by_time_inside_an_epoch_are_resumed_too(whole: Path, tmp_pa
     assert steps in ([8, 9], [9, 10])  # a kill can come while the last one is written
     train.fit(recipe(), out=out, resume=True, device="cpu")
     assert_identical(out, whole)
+
+
+@pytest.mark.parametrize("which", ["average", "network"])
+def test_neither_the_average_nor_the_weights_behind_it_may_be_lost(
+    which: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def spoil(average: nn.Module, network: nn.Module, decay: float) -> None:
+        lost = {"average": average, "network": network}[which]
+        next(lost.parameters()).data.fill_(torch.nan)
+
+    monkeypatch.setattr(step, "update_average", spoil)
+    with pytest.raises(ValueError, match=r"^weights are no longer finite after step \d; try a smaller lr"):
+        train.fit(recipe("average=0.5"), out=tmp_path / "run", device="cpu", save_every=1e-9)
+    assert not (tmp_path / "run").exists()
 
 
 def test_weights_that_are_not_finite_are_never_written(whole: Path, tmp_path: Path) -> None:

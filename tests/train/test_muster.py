@@ -10,7 +10,7 @@ import torch
 from rheobase import cli, recipes
 from rheobase.data import load
 from rheobase.recipes import Recipe
-from rheobase.train import muster
+from rheobase.train import checkpoint, distributed, loop, muster
 from rheobase.train.runs import Run
 from tests.train.test_distributed import free_port, join, processes, run_team
 
@@ -102,3 +102,36 @@ def test_one_sentence_of_the_first_process(tmp_path: Path, first: list[str], sec
         Run.create(tmp_path / "kept", chosen(), load("digits").info, torch.device("cpu"))
     assert messages(tmp_path, first, second) == [message, ""]
     assert not (tmp_path / "run").exists()
+
+
+def look_for_checkpoints(rank: int, world: int, port: int, folder: Path, late: bool) -> None:
+    """The newest of three is damaged; the second process does not see the one before it, if it is `late`."""
+    join(rank, world, port)
+    run = Run(folder)
+    if late and rank == 1:
+        run.checkpoints = folder / "late"
+    with distributed.team(torch.device("cpu")) as (team, _):
+        try:
+            saved = loop._found(run, team)
+        except ValueError as error:
+            (folder / f"found-{rank}").write_text(str(error))
+        else:
+            (folder / f"found-{rank}").write_text(str(saved and saved.step))
+
+
+def test_all_go_on_from_the_same_checkpoint_or_none_does(tmp_path: Path) -> None:
+    for place in ("checkpoints", "late"):
+        for step in (4, 8, 12) if place == "checkpoints" else (4,):
+            checkpoint.save(tmp_path / place, step, {"weights": {"w": torch.ones(1)}}, {}, keep=3)
+    (tmp_path / "checkpoints" / "00000012" / "weights.safetensors").write_bytes(b"damaged")
+    run_team(look_for_checkpoints, 2, tmp_path, False)
+    assert [(tmp_path / f"found-{rank}").read_text() for rank in (0, 1)] == ["8", "8"]
+    port = free_port()
+    members = [processes.Process(target=look_for_checkpoints, args=(r, 2, port, tmp_path, True)) for r in (0, 1)]
+    for member in members:
+        member.start()
+    for member in members:
+        member.join()
+    expected = f"process 1: checkpoint {tmp_path / 'late' / '00000008'} cannot be read: No such file or directory"
+    assert (tmp_path / "found-0").read_text() == expected
+    assert members[1].exitcode == 1

@@ -10,14 +10,28 @@ from torch.func import functional_call
 from rheobase.deploy.convolution import FrozenConv2d
 from rheobase.nn import Conv2d, together
 
-SYNAPSES = (nn.Conv2d, nn.Linear, Conv2d, FrozenConv2d)  # no others: who knows what those do with a weight
-PORTION = 2**22  # values that are cast at once: a gradient need not wait for those of the whole network
+SYNAPSES = (nn.Conv2d, nn.Linear, Conv2d, FrozenConv2d)
+CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
+PORTION = 2**22  # values that are cast at once: gradients in half precision need not wait for the whole network's
 
 
 def synapses(network: nn.Module) -> dict[str, nn.Conv2d | nn.Linear]:
-    """The layers, by name, that do nothing with their weights but what autocast casts them for."""
+    """The layers, by name, that do nothing with their weights but what autocast casts them for.
+
+    Those in a part of the user's are not among them: it may leave autocast for a layer, or read or change its weight.
+    """
+    theirs = {p for module in network.modules() if not _is_known(module) for p in module.parameters()}
     found = {name: module for name, module in network.named_modules() if type(module) in SYNAPSES}
-    return {name: module for name, module in found.items() if isinstance(module._parameters.get("weight"), Tensor)}
+    return {
+        name: module
+        for name, module in found.items()
+        if isinstance(module._parameters.get("weight"), Tensor) and theirs.isdisjoint(module.parameters())
+    }
+
+
+def _is_known(module: nn.Module) -> bool:
+    kind = type(module)
+    return kind in SYNAPSES or kind in CONTAINERS or kind.__module__.startswith("rheobase.")
 
 
 def hold_weights(network: nn.Module, dtype: torch.dtype) -> None:

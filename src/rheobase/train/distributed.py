@@ -27,6 +27,7 @@ Summed = Callable[[], AbstractContextManager[None]]
 T = TypeVar("T")
 
 PATIENCE = 600.0  # seconds that a process waits for one that does not answer
+RUNNING = ("running_mean", "running_var")  # of tdBN: equal in all processes where statistics are joined
 GRACE = 60.0  # seconds more until nccl ends the process by itself, without a sentence of ours
 
 
@@ -61,9 +62,9 @@ class Team:
         return total
 
     def wait(self) -> None:
-        """Until all processes are here."""
+        """Until all processes are here. Their hosts wait: nccl would only let the GPUs do so."""
         if self.world > 1:
-            self.sum(torch.zeros(1, device=_device()))
+            dist.barrier(group=self.hosts)
 
     def confer(self, value: T) -> T:
         """The `value` of the first process."""
@@ -87,19 +88,20 @@ class Team:
         return join(network, dist.group.WORLD, statistics)
 
     @torch.no_grad()
-    def average_buffers(self, network: nn.Module, statistics: str) -> None:
-        """Make buffers equal that each process keeps from its own images: local statistics, or a part of the user's."""
+    def averaged_buffers(self, network: nn.Module, statistics: str) -> dict[str, Tensor]:
+        """Averages of the buffers that each process keeps from its own images, by name; alone, none.
+
+        They are local statistics, or those of a part of the user's.
+        """
         if self.world == 1:
-            return
-        own = [
-            buffer
-            for module in network.modules()
-            if statistics == "local" or not isinstance(module, TdBN)
-            for buffer in module.buffers(recurse=False)
+            return {}
+        return {
+            f"{place}.{name}" if place else name: self.sum(buffer) / self.world
+            for place, module in network.named_modules(remove_duplicate=False)
+            for name, buffer in module.named_buffers(recurse=False, remove_duplicate=False)
             if buffer.is_floating_point()
-        ]
-        for buffer in own:
-            buffer.copy_(self.sum(buffer) / self.world)
+            and not (statistics == "joined" and isinstance(module, TdBN) and name in RUNNING)
+        }
 
 
 def join(network: nn.Module, group: dist.ProcessGroup, statistics: str = "joined") -> Summed:

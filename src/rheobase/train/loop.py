@@ -137,11 +137,16 @@ def fit(
 
 
 def _found(run: Run, team: Team) -> Checkpoint | None:
-    """The newest good checkpoint, where all processes see the same; the first one sets damaged ones aside."""
+    """The newest good checkpoint that the first process finds, for all; it sets damaged ones aside."""
     muster.refuse_blind(team, run.folder)
-    saved = checkpoint.latest(run.checkpoints, set_aside=True) if team.leads else None
-    team.wait()
-    return saved if team.leads else checkpoint.latest(run.checkpoints)
+    with muster.together(team):
+        saved = checkpoint.latest(run.checkpoints, set_aside=True) if team.leads else None
+    # by its name: a file system can show the newest one to some machines later
+    name = team.confer(saved and saved.path.name)
+    with muster.together(team):
+        if name is not None and not team.leads:
+            saved = checkpoint.load(run.checkpoints / name)
+    return saved
 
 
 def _chosen(recipe: Recipe | None, earlier: Run | None, given: dict[str, Part | Dataset]) -> Recipe:

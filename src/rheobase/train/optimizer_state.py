@@ -7,6 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+WAYS = ("fused", "foreach", "capturable")  # how it computes on its device, which may be another one when it goes on
+
 
 def kept(optimizer: Optimizer, network: nn.Module, name: str) -> Iterator[tuple[str, Any]]:
     """The state of every parameter and group, by a name; `name` is that of the optimiser, for messages."""
@@ -15,7 +17,7 @@ def kept(optimizer: Optimizer, network: nn.Module, name: str) -> Iterator[tuple[
     places += [(f"group{i}", group) for i, group in enumerate(state["param_groups"])]
     for place, values in places:
         for key, value in values.items():
-            if key in ("params", "lr") or value is None:
+            if key in ("params", "lr", *WAYS) or value is None:
                 continue
             plain = all(isinstance(v, bool | int | float | str) for v in _items(value))
             if not plain and not isinstance(value, Tensor):
@@ -38,7 +40,7 @@ def restore(optimizer: Optimizer, network: nn.Module, saved: Mapping[str, Any]) 
         }
     groups = optimizer.state_dict()["param_groups"]
     for i, group in enumerate(groups):
-        own = under(f"group{i}.", saved)
+        own = {key: v for key, v in under(f"group{i}.", saved).items() if key not in WAYS}  # older files have them
         group |= {key: tuple(v) if isinstance(group.get(key), tuple) else v for key, v in own.items()}
     optimizer.load_state_dict({"state": {i: s for i, s in state.items() if s}, "param_groups": groups})
 

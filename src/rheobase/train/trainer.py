@@ -84,9 +84,9 @@ class Trainer:
                 self.writer.wait()
                 self.run.interrupted = accord.settle().signal
         finally:
-            self.writer.close()
+            release(step)  # first: the group must not end before it, and another signal may break off the rest
             self.reporter.stop()
-            release(step)
+            self.writer.close()
 
     def _make_step(self, timesteps: int) -> Step:
         step = make_step(
@@ -142,8 +142,16 @@ class Trainer:
             self._stop(decision.signal)
 
     def _average_buffers(self) -> None:
+        """Make those equal that each process keeps from its own images."""
         for network in dict.fromkeys((self.network, self.result)):  # in the same order in all processes
-            self.team.average_buffers(network, self.recipe.statistics)
+            for name, average in self.team.averaged_buffers(network, self.recipe.statistics).items():
+                network.get_buffer(name).copy_(average)
+
+    def _weights(self, network: nn.Module) -> Tensors:
+        """What a checkpoint keeps of a network. It stays as it is: a run is the same however often it is saved."""
+        inside = self.step % self.feed.steps  # at the end of an epoch, buffers are equal already
+        averages = self.team.averaged_buffers(network, self.recipe.statistics) if inside else {}
+        return {name: averages.get(name, tensor) for name, tensor in network.state_dict().items()}
 
     def _due(self) -> bool:
         return time.monotonic() - self.saved >= self.save_every
@@ -200,7 +208,7 @@ class Trainer:
         if self.saved_step == self.step:
             return
         self.saved_step = self.step
-        self._average_buffers()
+        weights = {network: self._weights(network) for network in dict.fromkeys((self.network, self.result))}
         totals = self.team.sum(self.totals)
         if not self.team.leads:
             return
@@ -213,7 +221,7 @@ class Trainer:
             else:
                 numbers[place] = value
         if self.average is not None:
-            training |= {f"network.{name}": t for name, t in self.network.state_dict().items()}
+            training |= {f"network.{name}": t for name, t in weights[self.network].items()}
         state = {
             "elapsed": self._elapsed(),
             "scaler": self.scaler.state_dict(),
@@ -221,13 +229,13 @@ class Trainer:
             "optimizer": numbers,
         }
         step, best = self.step, None if self.best is None else self.best.epoch
-        tensors = {"weights": self.result.state_dict(), "training": training}
+        tensors = {"weights": weights[self.result], "training": training}
         self.writer.begin(tensors, lambda copies: self._write(step, copies, state, best))
 
     def _write(self, step: int, tensors: dict[str, Tensors], state: dict[str, Any], best: Epoch | None) -> None:
         """In a thread: write what was copied, but never weights that cannot be used."""
-        trained = tensors["weights"] | optimizer_state.under("network.", tensors["training"])
-        if not all(map(_finite, trained.values())):
+        own = optimizer_state.under("network.", tensors["training"])  # where the weights are their average
+        if not all(map(_finite, [*tensors["weights"].values(), *own.values()])):
             raise ValueError(f"weights are no longer finite after step {step}; {self._advice()}")
         if best is not None:
             tensors, state = {**tensors, "best": best.weights}, {**state, "best": best.row}
