@@ -15,6 +15,7 @@ from rheobase.analysis.operations import LayerOperations, Operations
 from rheobase.analysis.sizes import synapses
 from rheobase.cli import app
 from rheobase.data import load
+from rheobase.data.holdout import hold_out
 from rheobase.models import build
 from rheobase.paper import ablation, inference, theory, training
 from rheobase.paper.isolated import Failure, isolated
@@ -125,6 +126,31 @@ def test_simulated_recordings_are_marked(tmp_path: Path) -> None:
     found = training.table("table3", [tmp_path / "run"])
     assert found.comparison[0].endswith("Its recordings are simulated: this says nothing about real ones.")
     assert found.data["rows"][0]["simulated"]
+
+
+def test_accuracy_on_held_out_images_is_marked(tmp_path: Path) -> None:
+    recipe = recipes.get("cifar10_resnet19_t2").changed(["holdout=100"])
+    run = Run.create(tmp_path / "run", recipe, hold_out(load("digits"), 100).info, torch.device("cpu"))
+    run.append({"epoch": 1, "test_accuracy": 0.9})
+    found = training.table("table1", [tmp_path / "run"])
+    assert found.comparison[0].endswith("It was tested on held-out training images, not on the test images.")
+    assert found.data["rows"][0]["holdout"] == 100
+
+
+def test_tables_name_the_other_systems_of_the_paper(tmp_path: Path) -> None:
+    run = Run.create(tmp_path / "run", recipes.get("demo"), load("digits").info, torch.device("cpu"))
+    run.append({"epoch": 1, "test_accuracy": 0.9})
+    for name, expected in {
+        "table1": "on cifar10, as the paper prints them: ANN-SNN, VGG-16, T = 2500: 91.55 % (Sengupta et al. 2019);",
+        "table2": "; SLAYER: 93.64 % (Shrestha & Orchard 2018); ",
+        "table3": "; STBP: 60.50 % (Wu et al. 2019).",
+    }.items():
+        found = training.table(name, [tmp_path / "run"])
+        assert expected in "\n".join(found.comparison)
+    assert found.data["published"][0] == {
+        "data": "dvscifar10", "source": "Sironi et al. 2018", "method": "HATS", "accuracy": 52.4, "network": None,
+        "timesteps": None,
+    }  # fmt: skip
 
 
 def test_what_table_6_says_at_the_steps_of_the_paper_and_at_others() -> None:

@@ -121,6 +121,21 @@ def test_a_damaged_and_a_missing_file(small: Path) -> None:
 def test_download_unpacks_the_archive(small: Path) -> None:
     found = data.load("cifar10", small / "new", download=True)
     assert torch.equal(found.train.images, data.load("cifar10", small).train.images)
+    assert not list((small / "new").glob("*.tar.gz*"))
+
+
+def test_an_archive_that_is_there_is_unpacked_and_kept(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cifar, "SITE", "file:///nowhere")
+    mine = small / "mine" / "cifar-10-binary.tar.gz"
+    mine.parent.mkdir()
+    mine.write_bytes(b"something else")
+    with pytest.raises(ValueError, match=r"tar\.gz is not the official archive: its checksum differs; remove it, and"):
+        data.load("cifar10", mine.parent, download=True)
+    assert mine.read_bytes() == b"something else"
+    mine.write_bytes((small / mine.name).read_bytes())
+    found = data.load("cifar10", mine.parent, download=True)
+    assert torch.equal(found.train.images, data.load("cifar10", small).train.images)
+    assert mine.is_file()
 
 
 def test_a_download_that_fails_or_differs(small: Path) -> None:

@@ -8,6 +8,7 @@ import warnings
 import zlib
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from rheobase.data.decoding import Request, decode
@@ -58,6 +59,28 @@ def test_no_other_format(kind: str, tmp_path: Path) -> None:
     images.new("RGB", (16, 16)).save(tmp_path / "a.png", kind)
     with pytest.raises(images.UnidentifiedImageError):
         decode(Request(str(tmp_path / "a.png"), 5, 1.0, None))
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (np.full((8, 7), 0.25, np.float32), 64),
+        (np.full((8, 7), 1.0, np.float32), 255),
+        (np.full((8, 7), 0x4080, np.uint16), 0x40),
+        (np.full((8, 7), 0x4080, ">u2"), 0x40),
+    ],
+)
+def test_grey_of_more_than_8_bits_is_scaled(values: np.ndarray, expected: int, tmp_path: Path) -> None:
+    images.fromarray(values).save(tmp_path / "a.tif")
+    assert set(decode(Request(str(tmp_path / "a.tif"), 5, 1.0, None))) == {expected}
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.0, 255.0), (-0.5, 0.5), (0.0, np.inf), (np.nan, np.nan)])
+def test_floats_beyond_1_are_refused(low: float, high: float, tmp_path: Path) -> None:
+    images.fromarray(np.array([[low, high]] * 2, np.float32)).save(tmp_path / "a.tif")
+    told = rf"a\.tif: its pixels are floats from {low:g} to {high:g}; expected 0 to 1; save it with 8 or 16 bits"
+    with pytest.raises(ValueError, match=told):
+        read(tmp_path / "a.tif", INFO)
 
 
 def test_a_bomb_is_not_decoded(tmp_path: Path) -> None:

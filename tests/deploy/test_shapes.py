@@ -6,6 +6,7 @@ from rheobase.deploy.folding import fold
 from rheobase.deploy.lower import node_shapes
 from rheobase.deploy.network import INPUT, LIF, Network, Scale
 from rheobase.deploy.shapes import outputs, shapes
+from rheobase.models import build
 from tests.deploy.networks import SMALL, tiny, trained_like
 
 
@@ -61,3 +62,23 @@ def test_only_what_is_kept_at_once_counts(monkeypatch):
     monkeypatch.setenv("RHEOBASE_FILE_MEMORY", "1")
     network = chain(**{f"conv{i}": nn.Conv2d(2, 2, 1) for i in range(20)})
     assert outputs(network, (2, 100, 100), 1, 1000) == 20_000
+
+
+@pytest.mark.parametrize(
+    ("dtype", "needed"),
+    [(torch.float16, 4 * 2 * 5), (torch.float32, 4 * 2 * 5), (torch.float64, 8 * (2 * 5 + 2 * 9))],
+    ids=["float16", "float32", "float64"],
+)
+def test_memory_by_the_type_of_the_weights(dtype, needed, monkeypatch):
+    """Two channels in and three out of 128 x 128, whose windows of 2 x 9 values torch writes out in float64 alone."""
+    monkeypatch.setenv("RHEOBASE_FILE_MEMORY", "1")
+    network = chain(a=nn.Conv2d(2, 3, 3, padding=1).to(dtype))
+    with pytest.raises(ValueError, match=f"8 timesteps of its layers would take {needed // 8} MiB of memory"):
+        outputs(network, (2, 128, 128), 8, 1000)
+
+
+def test_a_converted_network_of_many_steps_is_not_too_large():
+    """ResNet-19 at T = 1024: its file has 56 MiB."""
+    network = fold(build("resnet19", num_classes=10, in_channels=3, image_size=32))
+    size = sum(p.numel() * p.element_size() for p in network.parameters())
+    assert outputs(network, (3, 32, 32), 1024, size) == 10

@@ -9,10 +9,12 @@ import pytest
 import torch
 
 from rheobase import recipes, train
+from rheobase.data import load
+from rheobase.data.holdout import hold_out
 from rheobase.paper import conversion
-from rheobase.paper.conversion import PARTS, Curve, converted_part, result, table1, trained_curve
+from rheobase.paper.conversion import PARTS, Curve, converted_curve, converted_part, result, table1, trained_curve
 from rheobase.train.runs import Run
-from tests.runs import made
+from tests.runs import RATES, made
 
 CPU = torch.device("cpu")
 
@@ -41,7 +43,8 @@ def test_direct_and_converted_networks_side_by_side(relu: Run, tmp_path: Path) -
     assert "40.00 % after 2 of 3 epochs" in text
     assert "Direct training at T = 2, 40.00 %, is reached within T = 8 by calibrated, resnet8 (" in text
     assert "(36 images)" in text
-    assert "Bu et al. 2022" in text
+    assert "STBP, 5 conv, 2 fc, T = 12: 90.53 % (Wu et al. 2019)." in text
+    assert text.count("Others on cifar10") == 1
     timesteps, energy = found[-1].charts
     assert timesteps.log_x
     assert [*timesteps.series] == [*energy.series] == [row["label"] for row in rows]
@@ -94,6 +97,28 @@ def test_a_measurement_that_was_stopped_goes_on(relu: Run, tmp_path: Path, monke
     found = converted_part(relu, "calibrated", tmp_path / PARTS, longest=4)
     assert made_for == [1, 2, 2, 4]
     assert [p["timesteps"] for p in found["points"]] == [1, 2, 4]
+
+
+def test_a_damaged_file_of_what_was_measured(relu: Run, tmp_path: Path) -> None:
+    (tmp_path / "relu-calibrated.json").write_text("{")
+    with pytest.raises(ValueError, match=r"relu-calibrated\.json is damaged .*; remove it, and it will be measured"):
+        converted_part(relu, "calibrated", tmp_path, longest=2)
+
+
+def test_held_out_images_are_told_and_not_compared_with_others(tmp_path: Path) -> None:
+    held_out = hold_out(load("digits"), 100).info
+    recipe = recipes.get("demo").changed(["timesteps=2", "holdout=100"])
+    run = Run.create(tmp_path / "direct", recipe, held_out, CPU)
+    run.append({"epoch": 1, "step": 1, "test_accuracy": 0.9, "firing_rates": RATES})
+    curve = trained_curve(run)
+    assert curve is not None
+    assert curve.label == "direct, resnet8, T = 2, held-out training images"
+    part = {"points": points((1, 0.99), relu=0.99)}
+    on_test_images = converted_curve("rmp", made(tmp_path / "relu", accuracies=[]), part)
+    assert on_test_images.data == "digits"
+    assert not any("Direct" in one for one in result(None, [curve, on_test_images], "made up", CPU, 0).comparison)
+    as_well = converted_curve("rmp", run, part)
+    assert any("Direct" in one for one in result(None, [curve, as_well], "made up", CPU, 0).comparison)
 
 
 def test_other_numbers_of_steps_where_a_run_kept_them(tmp_path: Path) -> None:

@@ -167,3 +167,6 @@ def test_render_needs_only_plain_data(run: Path) -> None:
     assert render(data).startswith("<!doctype html>")
     assert "on digits," in render(data)
     assert "on digits (simulated recordings)," in render(data | {"simulated": True})
+    held_out = data | {"recipe": data["recipe"] | {"holdout": 100}}
+    assert "on digits, tested on held-out training images," in render(held_out)
+    assert "held-out" not in render(data)

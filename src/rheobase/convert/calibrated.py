@@ -1,10 +1,11 @@
 """Calibration for a given number of steps, layer by layer.
 
-Neurons start at half a threshold, so that the number of spikes is rounded instead of cut (Deng & Gu 2021, Optimal
-conversion of conventional artificial neural networks to spiking neural networks). The threshold is the one by which the
-rounded activations differ least from those of the ReLU network, and a bias gives every channel the mean activation that
-it lacks (Li et al. 2021, A free lunch from ANN: towards efficient, accurate spiking neural networks calibration; its
-light version). Where neurons have to start at 0, as those that are trained, half a threshold is spread over the steps.
+Half a threshold is added, so that the number of spikes is rounded to the nearest instead of down (Deng & Gu 2021,
+Optimal conversion of conventional artificial neural networks to spiking neural networks). They spread it over the
+steps; here neurons start with it, unless they have to start at 0, as those that are trained. The threshold is the one
+with which rounded activations differ least from those of the ReLU network, and a bias gives every channel the mean
+activation that it lacks (Li et al. 2021, A free lunch from ANN: towards efficient, accurate spiking neural networks
+calibration; its light version).
 """
 
 import torch

@@ -55,7 +55,7 @@ def members(archive: Path, inside: Member | None = None) -> Iterator[Member]:
                     if tar.offset <= at:  # a size below 0, at which it would go round for ever
                         raise tarfile.ReadError("it leads back into itself")
                     at = tar.offset
-                    if begin + entry.offset_data + max(0, entry.size) > stop:
+                    if entry.isreg() and begin + entry.offset_data + max(0, entry.size) > stop:
                         raise tarfile.ReadError(f"{entry.name[:60]!r} is cut short")
                     tar.members = []  # type: ignore[attr-defined]  # it would keep a million of them
                     if entry.isreg() and not entry.issparse():

@@ -11,7 +11,7 @@ from contextlib import suppress
 from io import BytesIO
 from math import ceil
 from types import ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rheobase import limits
 from rheobase.extras import need
@@ -64,9 +64,22 @@ def decode(request: Request) -> bytes:
         scale = size / min(right - left, bottom - top)
         # of a large JPEG fewer pixels are decoded, where enough are left of the part
         image.draft("RGB", (ceil(image.width * scale), ceil(image.height * scale)))
-        wide = image.mode.startswith("I")  # grey of 16 bits, which a plain conversion would clip
-        picture = (image.convert("I").point(lambda value: value * (1 / 256)) if wide else image).convert("RGB")
+        picture = _of_8_bits(image).convert("RGB")
     return picture.resize((size, size), images.Resampling.BILINEAR, box=box(*picture.size)).tobytes()
+
+
+def _of_8_bits(image: Any) -> Any:
+    """Grey of 16 bits, and floats from 0 to 1, scaled: a plain conversion would clip them."""
+    if image.mode.startswith("I"):
+        return image.convert("I").point(lambda value: value * (1 / 256))
+    if image.mode != "F":
+        return image
+    low, high = image.getextrema()
+    if not 0 <= low <= high <= 1:
+        raise ValueError(
+            f"its pixels are floats from {low:g} to {high:g}; expected 0 to 1; save it with 8 or 16 bits per pixel"
+        )
+    return image.point(lambda value: value * 255 + 0.5)
 
 
 def pixels_of(request: Request, decoder: Decoder) -> bytes:

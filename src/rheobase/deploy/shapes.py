@@ -13,7 +13,8 @@ from rheobase.deploy.network import INPUT, LIF, Network, Scale
 from rheobase.deploy.pairs import pair
 
 Shape = tuple[int, ...]
-VALUE = 2 * 8  # bytes of memory for an output: float64, as it is made and as it is kept
+COPIES = 2  # of an output: as it is made and as it is kept
+FLOAT, DOUBLE = 4, 8  # bytes
 
 
 def outputs(network: Network, input_shape: Shape, timesteps: int, size: int) -> int:
@@ -22,13 +23,15 @@ def outputs(network: Network, input_shape: Shape, timesteps: int, size: int) -> 
     A ValueError says why it cannot be run: its layers do not fit, or take more memory than the file may.
     """
     found = shapes(network, input_shape)
+    width = max([FLOAT, *(p.element_size() for p in network.parameters())])
     last_use = {source: name for name, sources in network.inputs.items() for source in sources}
     kept, most = {INPUT: prod(input_shape)}, 0
-    for name in network.nodes:
+    for name, node in network.nodes.items():
         kept[name] = prod(found[name])
-        most = max(most, sum(kept.values()))
+        windows = _windows(node, found[name]) if width == DOUBLE else 0
+        most = max(most, COPIES * sum(kept.values()) + windows)
         kept = {other: values for other, values in kept.items() if last_use.get(other, "") != name}
-    limits.check(timesteps * VALUE * most, size, f"{timesteps} timesteps of its layers")
+    limits.check(timesteps * width * most, size, f"{timesteps} timesteps of its layers")
     return kept[name]
 
 
@@ -67,6 +70,13 @@ def _after(node: nn.Module, shape: Shape) -> Shape | None:
         return (node.out_channels, *_slid(shape, reach, node)) if shape[0] == node.in_channels else None
     assert isinstance(node, nn.AvgPool2d)
     return (shape[0], *_slid(shape, pair(node.kernel_size), node))
+
+
+def _windows(node: nn.Module, after: Shape) -> int:
+    """Values of the windows that a convolution slides over: in double precision torch writes all of them out."""
+    if not isinstance(node, nn.Conv2d):
+        return 0
+    return node.in_channels * prod(node.kernel_size) * prod(after[1:])
 
 
 def _slid(shape: Shape, kernel: tuple[int, ...] | list[int], node: nn.Conv2d | nn.AvgPool2d) -> Shape:

@@ -21,6 +21,7 @@ from rheobase.data import Dataset
 from rheobase.data.feed import Feed, preprocessed
 from rheobase.deploy.network import Network, node_name
 from rheobase.files import finite_or_null
+from rheobase.paper import others
 from rheobase.paper.result import CPU, Result
 from rheobase.paper.training import table
 from rheobase.recipes import Recipe
@@ -41,12 +42,6 @@ NEAR = 0.5  # points below the ReLU network
 FEW = 8  # steps
 EPOCHS = 6  # of stand-ins on the digits
 PARTS = "table1-parts"
-PUBLISHED = [  # of others, on CIFAR-10: method, network, ANN accuracy, {T: accuracy}, source
-    ("qcfs", "ResNet-18", 96.04, {2: 75.44, 4: 90.43, 8: 94.82, 16: 95.92, 32: 96.08}, "Bu et al. 2022"),
-    ("calibrated", "ResNet-18, altered", 95.46, {32: 94.78, 64: 95.30}, "Li et al. 2021, in Bu et al. 2022"),
-    ("shift of half a threshold", "ResNet-18, altered", 95.46, {32: 84.06, 64: 92.48}, "Deng & Gu 2021, there too"),
-    ("rmp", "VGG-16", 93.63, {32: 60.30, 64: 90.35}, "Han et al. 2020"),
-]
 
 
 @dataclass(frozen=True)
@@ -107,11 +102,11 @@ def table1(
         return
     opened = [open_trained(path) for path in runs]
     spiking = [run for run in opened if run.recipe.neuron not in ("relu", "qcfs")]
-    others = [run for run in opened if run not in spiking]
+    relus = [run for run in opened if run not in spiking]
     base = table("table1", [run.folder for run in spiking]) if spiking else None
     curves = [curve for run in spiking if (curve := trained_curve(run)) is not None]
-    jobs = [(run, name) for run in others for name in ways or WAYS if (name == "qcfs") == (run.recipe.neuron == "qcfs")]
-    if others and not jobs:
+    jobs = [(run, name) for run in relus for name in ways or WAYS if (name == "qcfs") == (run.recipe.neuron == "qcfs")]
+    if relus and not jobs:
         raise ValueError(f"none of these runs can be converted by {', '.join(ways or ())}; leave --methods out")
     if not jobs:
         yield result(base, curves, "trained runs", device, 0)
@@ -156,7 +151,13 @@ def trained_curve(run: Run) -> Curve | None:
         rates = {node_name(path): rate for path, rate in by_path.items()}
         points.append(_point(t, 100 * accuracy, sizes.rate(rates), sizes.joule(rates, t)))
     kind = "direct" if run.start is None else f"trained from {run.start['from']}"
-    return Curve(f"{kind}, {recipe.network}, T = {recipe.timesteps}", points, recipe.timesteps, recipe.data)
+    label = f"{kind}, {recipe.network}, T = {recipe.timesteps}{_tested_on(run)}"
+    return Curve(label, points, recipe.timesteps, recipe.data + _tested_on(run))
+
+
+def _tested_on(run: Run) -> str:
+    """What the label of a curve must say of its images."""
+    return ", held-out training images" if run.data.holdout else ""
 
 
 def _point(t: int, accuracy: float, rate: float | None = None, joule: float | None = None) -> dict[str, Any]:
@@ -165,7 +166,7 @@ def _point(t: int, accuracy: float, rate: float | None = None, joule: float | No
 
 def converted_curve(name: str, run: Run, part: dict[str, Any]) -> Curve:
     points = [p | {"accuracy": 100 * p["accuracy"], "relu": 100 * p["relu"]} for p in part["points"]]
-    return Curve(f"{name}, {run.recipe.network}", points, data=run.recipe.data)
+    return Curve(f"{name}, {run.recipe.network}{_tested_on(run)}", points, data=run.recipe.data + _tested_on(run))
 
 
 def converted_part(
@@ -197,9 +198,12 @@ def _kept(path: Path, asked: dict[str, Any], run: Run) -> dict[str, Any]:
     """What the file has, if it is about this; a run that was kept without its weights is believed."""
     if not path.exists():
         return {}
-    kept: dict[str, Any] = json.loads(path.read_text())
-    others = checkpoint.newest_step(run.checkpoints) > 0 and kept.get("sha256") != run.trained().sha256()
-    return {} if others or kept.get("asked") != asked else kept
+    try:
+        kept: dict[str, Any] = json.loads(path.read_text())
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged ({error}); remove it, and it will be measured again") from None
+    another = checkpoint.newest_step(run.checkpoints) > 0 and kept.get("sha256") != run.trained().sha256()
+    return {} if another or kept.get("asked") != asked else kept
 
 
 @dataclass(frozen=True)
@@ -257,14 +261,8 @@ def result(base: Result | None, curves: list[Curve], source: str, device: torch.
     """The table of what is there so far."""
     rows = [asdict(curve) | {"near": curve.near and curve.near["timesteps"]} for curve in curves]
     converted = [curve for curve in curves if curve.timesteps is None]
-    comparison = [*(base.comparison if base else []), *map(_sentence, converted), *_verdict(curves)]
-    if converted:
-        comparison += [
-            f"Published, CIFAR-10, {network}: {method} "
-            + ", ".join(f"{accuracy:.2f} % at T = {t}" for t, accuracy in by_steps.items())
-            + f" (ReLU network {ann:.2f} %; {who})."
-            for method, network, ann, by_steps, who in PUBLISHED
-        ]
+    before = base.comparison if base else others.sentences("table1")
+    comparison = [*before, *map(_sentence, converted), *_verdict(curves)]
     against = {
         "timesteps": {c.label: _series(c, "timesteps") for c in curves},
         "joule": {c.label: own for c in curves if (own := _series(c, "joule"))[0]},
@@ -275,7 +273,7 @@ def result(base: Result | None, curves: list[Curve], source: str, device: torch.
         for what, series in against.items()
         if series
     ]
-    content = {"rows": rows, "trained": base.data["rows"] if base else [], "published": PUBLISHED}
+    content = {"rows": rows, "trained": base.data["rows"] if base else [], "published": others.rows("table1")}
     return Result("table1", "Table 1: accuracy", source, content, comparison, charts, device, to_come)
 
 

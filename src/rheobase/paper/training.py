@@ -16,6 +16,7 @@ from rheobase.data import Dataset, load
 from rheobase.data.feed import Feed
 from rheobase.models import build
 from rheobase.nn import Soma
+from rheobase.paper import others
 from rheobase.paper.isolated import Failure, isolated
 from rheobase.paper.result import CPU, Result
 from rheobase.recipes import Recipe
@@ -187,7 +188,8 @@ def table(name: str, runs: list[Path], *, epochs: int = 3) -> Result:
                 raise ValueError(f"{folder} has no test accuracy yet; let its first evaluation finish")
             key = (recipe.data, recipe.network, recipe.timesteps)
             row = _row(key, published.get(key), 100 * tested[-1], 100 * max(tested), len(metrics))
-            rows.append(row | {"planned": recipe.epochs, "simulated": opened.data.simulated})
+            about = opened.data
+            rows.append(row | {"planned": recipe.epochs, "simulated": about.simulated, "holdout": about.holdout})
         source = "trained runs"
     else:
         rows += [_stand_in(timesteps, epochs) for timesteps in sorted({t for _, _, t in published})]
@@ -197,6 +199,7 @@ def table(name: str, runs: list[Path], *, epochs: int = 3) -> Result:
         f"{row.get('planned', row['epochs'])} epochs (best epoch {row['best']:.2f} %), the paper "
         + (f"{row['paper']:.2f} %." if row["paper"] else "has no such number.")
         + (" Its recordings are simulated: this says nothing about real ones." if row.get("simulated") else "")
+        + (" It was tested on held-out training images, not on the test images." if row.get("holdout") else "")
         for row in rows
     ]
     missing = [key for key in published if key not in {(r["data"], r["network"], r["timesteps"]) for r in rows}]
@@ -205,12 +208,15 @@ def table(name: str, runs: list[Path], *, epochs: int = 3) -> Result:
         "the folder of the run."
         for data, network, t in missing
     ]
+    comparison += others.sentences(name)
     labels = [f"{row['network']}, {row['data']}, T = {row['timesteps']}" for row in rows]
     series = {"here, last epoch": (labels, [row["last"] for row in rows])}
     if any(row["paper"] for row in rows):
         series["the paper"] = (labels, [row["paper"] or 0.0 for row in rows])
     charts = [Chart("top-1 accuracy", "", "%", series, bars=True)]
-    return Result(name, f"Table {name[-1]}: accuracy", source, {"rows": rows}, comparison, charts)
+    return Result(
+        name, f"Table {name[-1]}: accuracy", source, {"rows": rows, "published": others.rows(name)}, comparison, charts
+    )
 
 
 def _row(key: tuple[str, str, int], paper: float | None, last: float, best: float, epochs: int) -> dict[str, Any]:

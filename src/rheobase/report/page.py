@@ -26,6 +26,7 @@ def render(data: Mapping[str, Any]) -> str:
         _reproduce(data["command"], data["environment"]),
     ]
     source = f"{recipe['data']} (simulated recordings)" if data["simulated"] else recipe["data"]
+    source += ", tested on held-out training images" if recipe["holdout"] else ""
     return document(
         f"{recipe['name']}: a spiking network from inside",
         f"{recipe['network']} on {source}, {recipe['timesteps']} timesteps, run {data['folder']}",

@@ -2,6 +2,7 @@ from struct import pack
 
 import pytest
 
+from rheobase import limits
 from rheobase.data.events import aedat4, decode
 from rheobase.data.events.unpacking import largest
 
@@ -18,12 +19,27 @@ def frame(sizes: list[int], stated: int | None = None, form: str = "<Q", checksu
     return head + b"".join(blocks) + (b"sums" if checksum else b"")
 
 
+def lz4(content: list[bytes], *, block: int = 4, flags: int = 0x60) -> bytes:
+    """A frame of LZ4 with blocks that are stored as they are."""
+    head = b"\x04\x22\x4d\x18" + bytes([flags, block << 4]) + b"\0" * (8 * (flags >> 3 & 1)) + b"h"
+    sums = b"sums" if flags >> 4 & 1 else b""
+    blocks = b"".join(pack("<I", len(part) | 1 << 31) + part + sums for part in content)
+    return head + blocks + pack("<I", 0) + (b"sums" if flags >> 2 & 1 else b"")
+
+
 @pytest.mark.parametrize(
     ("packet", "compression", "bound"),
     [
         (bytes(100), 0, 100),
         (bytes(100), 1, 25_500),
         (bytes(100), 2, 25_500),
+        (lz4([bytes(900)] * 3), 1, 3 * 2**16),
+        (lz4([bytes(900)] * 3, flags=0x7C), 2, 3 * 2**16),
+        (lz4([bytes(99_000)] * 2, block=7), 1, 2 * 2**22),
+        (lz4([bytes(9)] * 3), 1, 255 * (7 + 3 * 13 + 4)),
+        (lz4([bytes(900)])[:-1], 1, 255 * (7 + 904 + 3)),
+        (lz4([bytes(900)]) * 2, 1, 2 * 255 * (7 + 904 + 4)),
+        (lz4([bytes(900)], block=3), 1, 255 * (7 + 904 + 4)),
         (frame([5]), 3, BLOCK),
         (frame([5, 6, 7], checksum=True), 4, 3 * BLOCK),
         (frame([5, 6]) + frame([7]), 3, 3 * BLOCK),
@@ -48,6 +64,14 @@ def test_a_small_packet_that_would_fill_the_memory_is_refused() -> None:
     content = aedat4._written(3) + aedat4.PACKET.pack(0, len(body)) + body
     with pytest.raises(ValueError, match=r"^a\.aedat4: a packet would take 1000 MiB of memory"):
         decode(content, "a.aedat4", on_error="skip")
+
+
+def test_a_recording_in_one_large_packet_is_not_refused() -> None:
+    """LZ4 could make 255 bytes of each of its bytes; its frame says that it does not."""
+    body = lz4([bytes(2**16)] * 40)
+    limits.check(largest(body, 1), len(body), "a packet")
+    with pytest.raises(ValueError, match="a packet would take"):
+        limits.check(255 * len(body), len(body), "a packet")
 
 
 def test_events_beyond_the_limit_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

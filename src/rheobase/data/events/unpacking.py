@@ -3,6 +3,7 @@
 from struct import error, unpack_from
 
 LZ4, ZSTD = (1, 2), (3, 4)
+LZ4_MAGIC = b"\x04\x22\x4d\x18"
 LARGEST_RATIO = 255  # LZ4 cannot make more of a byte
 MAGIC = b"\x28\xb5\x2f\xfd"  # of a frame of Zstandard (RFC 8878)
 BLOCK = 2**17  # bytes of a block at most
@@ -13,8 +14,24 @@ DICTIONARY = (0, 1, 2, 4)
 def largest(packet: bytes | memoryview, compression: int) -> int:
     """Bytes that a packet cannot exceed once it is unpacked."""
     if compression in LZ4:
-        return LARGEST_RATIO * len(packet)
+        return _lz4(bytes(packet))
     return _frames(bytes(packet)) if compression in ZSTD else len(packet)
+
+
+def _lz4(packet: bytes) -> int:
+    """A frame of LZ4 says how large its blocks are at most; a packet that is none, or several, by the ratio."""
+    most = LARGEST_RATIO * len(packet)
+    if not packet.startswith(LZ4_MAGIC) or len(packet) < 7 or packet[5] >> 4 & 7 < 4:
+        return most
+    flags, block = packet[4], 1 << 2 * (packet[5] >> 4 & 7) + 8  # 64 KiB to 4 MiB
+    at, blocks = 7 + 8 * (flags >> 3 & 1) + 4 * (flags & 1), 0
+    while at + 4 <= len(packet):
+        size = int.from_bytes(packet[at : at + 4], "little") & 0x7FFFFFFF
+        at += 4
+        if not size:  # the end, and a checksum
+            return min(most, blocks * block) if at + 4 * (flags >> 2 & 1) == len(packet) else most
+        at, blocks = at + size + 4 * (flags >> 4 & 1), blocks + 1
+    return most
 
 
 def _frames(packet: bytes) -> int:

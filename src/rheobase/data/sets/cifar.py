@@ -183,10 +183,15 @@ def _read(path: Path, md5: str) -> bytes:
 
 def _get(layout: Layout, folder: Path) -> None:
     packed = folder / layout.archive
-    download(f"{SITE}/{layout.archive}", packed, layout.archive_md5)
+    was_there = packed.exists()  # then it stays
+    if not was_there:
+        download(f"{SITE}/{layout.archive}", packed, layout.archive_md5)
+    elif hashlib.md5(read_plain(packed), usedforsecurity=False).hexdigest() != layout.archive_md5:
+        raise ValueError(f"{packed} is not the official archive: its checksum differs; remove it, and try again")
     with tarfile.open(packed) as archive:
         archive.extractall(folder, filter="data")
-    packed.unlink()
+    if not was_there:
+        packed.unlink()
 
 
 class _ArraysOnly(pickle.Unpickler):
