@@ -64,9 +64,7 @@ def decode(request: Request) -> bytes:
         raise ValueError(f"its content is none of {', '.join(FORMATS)}") from None
     with opened as image:
         if image.mode == "F":
-            raise ValueError(
-                "its pixels are floating-point numbers, of a range that it does not state; save 8 or 16 bits"
-            )
+            raise ValueError("its pixels are floating-point numbers of an unknown range; save it with 8 or 16 bits")
         limits.check(PIXEL * image.width * image.height, len(content), f"its {image.width} x {image.height} pixels")
         left, top, right, bottom = box(*image.size)
         scale = size / min(right - left, bottom - top)

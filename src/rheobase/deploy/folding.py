@@ -251,8 +251,8 @@ def same_neurons(path: str, soma: Soma) -> LIF:
     """Those of the soma, without normalisation."""
     if isinstance(soma, ReluSoma):
         raise ValueError(
-            f"fold: the neurons of {path} ({type(soma).__name__}) are ReLUs, which do not spike; make a spiking network "
-            "of it with `rheobase convert`, and give that file"
+            f"fold: the neurons of {path} ({type(soma).__name__}) are ReLUs, which do not spike; make a spiking "
+            "network of it with `rheobase convert`, and give that file"
         )
     if not fires_as_lif(soma):
         raise ValueError(
