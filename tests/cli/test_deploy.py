@@ -1,5 +1,6 @@
 """The commands on a small run: fold, convert, export, verify, predict."""
 
+import os
 import shutil
 
 import numpy as np
@@ -187,6 +188,18 @@ def test_predict_pictures_in_a_folder(run, tmp_path):
     assert lines[2] == lines[3]
 
 
+def test_predict_leaves_out_what_cannot_be_opened(run, here, tmp_path):
+    np.save(tmp_path / "a.npy", load("digits").test.images[0].numpy())
+    (tmp_path / "b.png").symlink_to("nowhere")
+    os.mkfifo(tmp_path / "c.png")
+    code, output, messages = here("predict", str(run), ".")
+    assert (code, messages) == (1, "error: 2 of 3 files could not be read\n")
+    assert output.startswith("a.npy: ")
+    assert "left out: b.png: No such file or directory\n" in output
+    assert "left out: cannot read the image c.png: c.png is not a plain file\n" in output
+    assert here("predict", str(run), "c.png")[2] == "error: cannot read the image c.png: c.png is not a plain file\n"
+
+
 def test_wrong_arguments_are_explained(run, tmp_path):
     (tmp_path / "bad.png").write_bytes(b"no picture")
     (tmp_path / "empty").mkdir()
@@ -281,6 +294,17 @@ def test_what_convert_refuses(relu, options, sentence):
     with pytest.raises(ValueError, match=sentence):
         call("convert", relu, "--timesteps", 5, *options)
     assert not list(relu.glob("*-t5.*"))
+
+
+@pytest.mark.parametrize(
+    "arguments", [["report"], ["analyze"], ["fold"], ["export", "--to", "nir"], ["eval", "--sweep"]], ids=str
+)
+def test_what_needs_spikes_says_of_a_relu_network_to_convert_it(relu, here, arguments):
+    before = sorted(relu.iterdir())
+    code, output, messages = here(arguments[0], str(relu), *arguments[1:])
+    assert (code, output) == (1, "")
+    assert "; make a spiking network of it with `rheobase convert`, and give that file" in messages
+    assert sorted(relu.iterdir()) == before
 
 
 def test_only_relu_networks_are_converted(run):

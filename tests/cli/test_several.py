@@ -115,6 +115,23 @@ def test_the_same_command_again_is_right(here: Here) -> None:
     assert (code, messages) == (1, "error: run is one run, not a folder for several; choose another\n")
 
 
+def test_seeds_on_held_out_images_say_so(here: Here) -> None:
+    code, output, _ = here("train", "demo", *SETTINGS, "--set", "holdout=411", "--seeds", "1,2", "--out", "runs")
+    assert code == 0
+    assert "accuracy on held-out training images of 2 seeds: " in output
+    assert "test accuracy" not in output
+
+
+@pytest.mark.parametrize(("neuron", "method"), [("relu", "calibrated"), ("qcfs", "qcfs")])
+def test_after_a_relu_network_comes_its_conversion(here: Here, neuron: str, method: str) -> None:
+    _, output, _ = here("train", "demo", *SETTINGS, "--set", f"neuron={neuron}", "--out", "run")
+    hint = re.search(r"rheobase (convert run .*?)  ", output)
+    assert hint is not None
+    code, output, _ = here(*hint[1].split())
+    assert code == 0
+    assert f"wrote run/{method}-t32.safetensors" in output
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

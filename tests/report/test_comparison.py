@@ -85,6 +85,9 @@ def test_what_is_not_known_is_a_dash(found: dict[str, Any]) -> None:
     told = notes(found)
     assert told[:2] == ["row 2 is at epoch 2 of 3", "row 3 is at epoch 0 of 3"]
     assert len(told) == 3
+    first, *others = found["rows"]
+    held_out = first | {"settings": first["settings"] | {"holdout": 100}}
+    assert notes(found | {"rows": [held_out, *others]})[0].startswith("row 1 is measured on training images")
     assert notes(found | {"simulated": True})[-1] == "simulated recordings say nothing about real ones"
 
 

@@ -148,6 +148,8 @@ def test_from_the_first_tensor_that_does_not_fit_the_head_is_new(trained: Run, t
             r"network 'plain5' cannot start from .*trained: stem\.weight is \[16, 1, 3, 3\] there and \[32, 1, 3, 3\] "
             r"here, and only the head may differ; start from a run of the same network",
         ),
+        (["learn_decay=channel"], "its neurons have learn_decay=none, here channel; --set learn_decay=none"),
+        (["normalisation=neunorm"], "its neurons have normalisation=tdbn, here neunorm; --set normalisation=tdbn"),
         (
             ["decay=0.5"],
             r"the checkpoint was trained with decay 0\.25 \(here 0\.5\); build the network with",

@@ -116,18 +116,20 @@ def _print_recording(file: Path, seen: "Summary", gap: float) -> None:
 
     sensor = f"sensor of {seen.width} x {seen.height}"
     console.print(f"{one_line(str(file))}: {seen.events} events in {seen.seconds:.3f} s, {sensor}")
-    if seen.events < 2:
-        console.print("  too few to say more\n")
-        return
-    console.print(f"  {seen.rate:.0f} events per second, {max(seen.rates):.0f} in the busiest hundredth")
-    console.print(f"  {100 * seen.brighter:.1f} % brighter, {100 - 100 * seen.brighter:.1f} % darker")
-    longest = max(seen.gaps, key=lambda pause: pause[1], default=None)
-    what = f", the longest of {1000 * longest[1]:.4g} ms after {longest[0]:.3f} s" if longest else ""
-    console.print(f"  {len(seen.gaps)} gaps of {gap:g} ms or more{what}")
+    drawn = seen.events > 1
+    if drawn:
+        console.print(f"  {seen.rate:.0f} events per second, {max(seen.rates):.0f} in the busiest hundredth")
+        console.print(f"  {100 * seen.brighter:.1f} % brighter, {100 - 100 * seen.brighter:.1f} % darker")
+        longest = max(seen.gaps, key=lambda pause: pause[1], default=None)
+        what = f", the longest of {1000 * longest[1]:.4g} ms after {longest[0]:.3f} s" if longest else ""
+        console.print(f"  {len(seen.gaps)} gaps of {gap:g} ms or more{what}")
     problems = ", ".join(f"{kind} {count}" for kind, count in sorted(seen.skipped.items()))
     console.print(f"  damage: {problems or 'none'}")
     if seen.skipped.get("outside"):
         console.print(f"  {seen.skipped['outside']} events are outside the sensor: a training would refuse this file")
+    if not drawn:
+        console.print("  too few events to say more\n")
+        return
     console.print(shaded(from_numpy(seen.picture.sum(0)).float().log1p()))
     console.print(f"{bars(seen.rates)}\n")
 

@@ -216,12 +216,13 @@ def predict(
     for path in paths:
         try:
             x = read(path, classify.about.data)
-        except ValueError as error:
+        except (ValueError, OSError) as error:
             if len(paths) == 1:
                 raise
-            left_out.append({"file": str(path), "reason": str(error)})
+            reason = f"{path}: {error.strerror}" if isinstance(error, OSError) and error.strerror else str(error)
+            left_out.append({"file": str(path), "reason": reason})
             if not json:
-                console.print(one_line(f"left out: {error}"))
+                console.print(one_line(f"left out: {reason}"))
             continue
         best = classify(x).topk(min(top, len(classes)))
         pairs = [(classes[k], p) for k, p in zip(best.indices.tolist(), best.values.tolist(), strict=True)]

@@ -151,6 +151,10 @@ def train(
     if run.recipe.neuron == "lif" and run.recipe.normalisation == "tdbn":  # of which NIR knows the hard reset
         to, what = ("nir", "neuromorphic hardware") if run.recipe.reset == "hard" else ("onnx", "other software")
         hints.append((command_line("export", run.folder, "--to", to), f"the network for {what}"))
+    elif run.recipe.neuron in ("relu", "qcfs"):
+        method = "qcfs" if run.recipe.neuron == "qcfs" else "calibrated"
+        words = ["convert", run.folder, "--method", method, "--timesteps", 32]
+        hints.append((command_line(*words, data=data), "a spiking network of it"))
     print_next(*hints)
 
 
@@ -206,11 +210,12 @@ def _fit_several(
                 _tell_how_to_go_on(f"stopped after seed {recipe.seed}", words, options["data"], run.interrupted)
     if not _leads():
         return
-    rows = [Run(folder).rows() for folder in folders]
+    runs = [Run(folder) for folder in folders]
+    rows = [run.rows() for run in runs]
     last = Spread.of([run[-1]["test_accuracy"] for run in rows])
     best = Spread.of([max(row["test_accuracy"] for row in run if "test_accuracy" in row) for run in rows])
     console.print(
-        f"test accuracy of {len(rows)} seeds: {percent(asdict(last))} % after the last epoch "
+        f"{_tested(runs[0])} of {len(rows)} seeds: {percent(asdict(last))} % after the last epoch "
         f"(best epoch {percent(asdict(best))} %)"
     )
     print_next((command_line("compare", whole), "compare the runs"))
@@ -337,9 +342,8 @@ def _show(run: "Run") -> None:
         raise ValueError(f"{run.metrics} is not there, and the run is at its end: nothing to show")
     _print_rates(rows[-1]["firing_rates"])
     last, best = rows[-1], max((row for row in rows if "test_accuracy" in row), key=lambda row: row["test_accuracy"])
-    tested = "accuracy on held-out training images" if run.data.holdout else "test accuracy"
     console.print(
-        f"{tested} {100 * last['test_accuracy']:.2f} % after the last epoch and {last['elapsed']:.0f} s "
+        f"{_tested(run)} {100 * last['test_accuracy']:.2f} % after the last epoch and {last['elapsed']:.0f} s "
         f"(best epoch {100 * best['test_accuracy']:.2f} % after {best['elapsed']:.0f} s)"
     )
     if run.data.simulated:
@@ -350,6 +354,10 @@ def _show(run: "Run") -> None:
 
         learning_curves(rows, run.folder / "curves.png")
         console.print(f"learning curves {run.folder / 'curves.png'}")
+
+
+def _tested(run: "Run") -> str:
+    return "accuracy on held-out training images" if run.data.holdout else "test accuracy"
 
 
 def _print_rates(rates: dict[str, float]) -> None:

@@ -58,7 +58,11 @@ def decode(request: Request) -> bytes:
         return centre(width, height, margin) if part is None else random_part(width, height, *part)
 
     images, content = pillow(), request.content()
-    with images.open(BytesIO(content), formats=FORMATS) as image:
+    try:
+        opened = images.open(BytesIO(content), formats=FORMATS)
+    except images.UnidentifiedImageError:
+        raise ValueError(f"its content is none of {', '.join(FORMATS)}") from None
+    with opened as image:
         limits.check(PIXEL * image.width * image.height, len(content), f"its {image.width} x {image.height} pixels")
         left, top, right, bottom = box(*image.size)
         scale = size / min(right - left, bottom - top)

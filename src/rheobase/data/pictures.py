@@ -27,7 +27,7 @@ def find(paths: Iterable[Path], info: DataInfo) -> list[Path]:
             if not inside:
                 raise ValueError(f"{path}: no {what} in this folder; expected files like {', '.join(sorted(suffixes))}")
             found += inside
-        elif path.is_file():
+        elif path.exists():
             found.append(path)
         else:
             raise ValueError(f"{path}: no such file or folder")

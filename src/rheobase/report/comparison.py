@@ -60,6 +60,8 @@ def notes(data: Mapping[str, Any]) -> list[str]:
     for i, row in enumerate(data["rows"], 1):
         if row["epochs"] < row["settings"]["epochs"]:
             found.append(f"row {i} is at epoch {row['epochs']} of {row['settings']['epochs']}")
+        if row["settings"]["holdout"]:
+            found.append(f"row {i} is measured on training images that were held out, not on the test images")
         if row["runs"][0]["not_known"]:
             found.append(f"row {i}, not known: {row['runs'][0]['not_known']}")
     if any(row["joule"] for row in data["rows"]):

@@ -22,7 +22,7 @@ from rheobase.data.feed import first_images
 from rheobase.deploy.folding import fires_as_lif, fold
 from rheobase.deploy.network import INPUT, LIF, Network
 from rheobase.models import MSBlock, SEWBlock, SEWBottleneck, SpikingNet
-from rheobase.nn import ReferenceSoma, Soma, somas, watched
+from rheobase.nn import ReferenceSoma, ReluSoma, Soma, somas, watched
 from rheobase.recipes import RECIPES, Recipe, get
 from rheobase.recipes.settings import as_text, differences
 from rheobase.tasks.gradients import GradientNorms, gradient_norms, inner_layers
@@ -35,6 +35,11 @@ BATCH, FEW, SAMPLES, NEURONS = 32, 8, 6, 8
 def inspect_run(run: Run, *, data: Path | None = None, images: int = 360) -> dict[str, Any]:
     """Measure the trained network of a run on its first test images."""
     recipe, network = run.recipe, load_network(run).float()
+    if any(isinstance(soma, ReluSoma) for soma in somas(network).values()):
+        raise ValueError(
+            f"{run.folder}: a network of ReLUs has no spikes to look at; make a spiking network of it with "
+            "`rheobase convert`, and give that file to `rheobase report`"
+        )
     dataset = run.open_data(data)
     info = dataset.info
     x, labels = first_images(dataset, recipe, images, torch.float32)

@@ -56,6 +56,7 @@ class Start:
         new = in_head[first:]
         foreign = sorted(name for name in given if name not in own and not name.startswith(prefix))
         for name in [name for name in misfits if name not in new] + foreign:
+            _check_neurons(f"network '{recipe.network}' cannot start from {self.run}", self.run.recipe, recipe)
             there, here = (f"{list(t[name].shape)}" if name in t else "missing" for t in (given, own))
             raise ValueError(
                 f"network '{recipe.network}' cannot start from {self.run}: {name} is {there} there and {here} here, "
@@ -108,10 +109,7 @@ class ConvertedStart:
         Its tdBN learns its moments from training images.
         """
         what = f"network '{recipe.network}' cannot start from {self.path}"
-        for setting in ("neuron", "decay", "reset", "normalisation"):
-            there, here = getattr(self.recipe, setting), getattr(recipe, setting)
-            if there != here:
-                raise ValueError(f"{what}: its neurons have {setting}={there}, here {here}; --set {setting}={there}")
+        _check_neurons(what, self.recipe, recipe, "decay", "reset")
         network.to(feed.device)
         whole = max(1, min(BATCHES, feed.steps - 1))  # the last batch may be smaller
         images = (x for x, *_ in islice(feed.training(0), whole))
@@ -162,6 +160,14 @@ def started_from(run: Run, source: str | None) -> bool:
         return name_of(Path(source)) == run.start["from"]
     place = start.path if isinstance(start, ConvertedStart) else start.run.folder
     return run.place("start") == place.absolute() or start.sha256() == run.start["sha256"]
+
+
+def _check_neurons(what: str, given: Recipe, own: Recipe, *others: str) -> None:
+    """Raise a ValueError, which begins with `what`, if neurons differ in what they learn, or in `others`."""
+    for setting in ("neuron", *others, "normalisation", "learn_decay"):
+        there, here = getattr(given, setting), getattr(own, setting)
+        if there != here:
+            raise ValueError(f"{what}: its neurons have {setting}={there}, here {here}; --set {setting}={there}")
 
 
 def _tensors(weights: Tensors) -> list[str]:

@@ -114,7 +114,8 @@ def fits(width: int, height: int) -> bool:
 
 def no_size(source: str, how: str) -> ValueError:
     """For a file that does not say what its sensor is; `how` it could."""
-    return ValueError(f"{source}: no size of the sensor; {how}, or give it (train: --set sensor=346x260)")
+    given = "--sensor 346x260 (train: --set sensor=346x260)"
+    return ValueError(f"{source}: no size of the sensor; {how}, or give it: {given}")
 
 
 def checked(
