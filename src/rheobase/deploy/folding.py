@@ -20,7 +20,7 @@ from torch import Tensor, fx, nn
 
 from rheobase.deploy.convolution import convolution
 from rheobase.deploy.network import INPUT, LIF, Network, Scale, linear, node_name
-from rheobase.nn import AvgPool2d, Conv2d, ReferenceSoma, Soma, TdBN, as_sequence
+from rheobase.nn import AvgPool2d, Conv2d, ReferenceSoma, ReluSoma, Soma, TdBN, as_sequence
 
 LAYERS = (nn.Conv2d, nn.Linear, nn.AvgPool2d, nn.Identity, nn.Dropout, nn.Dropout2d, TdBN)
 ADDITIONS, IN_PLACE = (operator.add, torch.add, "add"), (operator.iadd, "add_")
@@ -249,6 +249,11 @@ class _Graph:
 
 def same_neurons(path: str, soma: Soma) -> LIF:
     """Those of the soma, without normalisation."""
+    if isinstance(soma, ReluSoma):
+        raise ValueError(
+            f"fold: the neurons of {path} ({type(soma).__name__}) do not spike; make a spiking network of it with "
+            "rheobase convert"
+        )
     if not fires_as_lif(soma):
         raise ValueError(
             f"fold: the neurons of {path} ({type(soma).__name__}) have dynamics of their own, which a deployed "
