@@ -10,7 +10,7 @@ from rheobase.convert.graph import Choice, Neurons
 from rheobase.convert.layers import Layers, quantile
 from rheobase.deploy.network import Network
 
-FEWEST, MOST = 16, 128  # steps: before, spikes have not reached the last layers; the largest current comes long before
+FEWEST, MOST = 16, 128  # steps: in fewer, spikes do not reach the last layers; in more, no larger current comes
 
 
 def spike_norm(graph: Network, images: Tensor, timesteps: int, *, percentile: float = 100.0) -> Choice:
