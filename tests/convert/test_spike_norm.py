@@ -26,12 +26,13 @@ class Chain(nn.Module):
         return self.decode(s.flatten(2))
 
 
-def test_the_largest_current_at_any_step_is_the_threshold() -> None:
+def test_the_largest_current_at_any_step_is_the_threshold(monkeypatch: pytest.MonkeyPatch) -> None:
     """Currents 0.5 and 1, so the threshold of the first layer is 1: its neurons fire at steps 3 (0.5, 1, 1.5) and 2.
 
     The second one then fires at 4, 6 (a hard reset: 1, 2), ... and the first at 3, 6: at step 6 both do, and a current
     of 2 thresholds of 1 arrives.
     """
+    monkeypatch.setattr("rheobase.convert.spike_norm.FEWEST", 1)
     network = convert(Chain(), "spike-norm", 6, pixels(0.5))
     assert network.nodes["soma1"].v_th.tolist() == [1.0, 1.0]
     assert network.nodes["soma2"].v_th.tolist() == [2.0]
@@ -39,8 +40,16 @@ def test_the_largest_current_at_any_step_is_the_threshold() -> None:
     assert convert(Chain(), "spike-norm", 5, pixels(0.5)).nodes["soma2"].v_th.tolist() == [1.0]  # not yet together
 
 
+@pytest.mark.parametrize("method", ["spike-norm", "rmp"])
+def test_thresholds_for_few_steps_wait_for_the_spikes(method: str) -> None:
+    """In one step nothing arrives at the second layer, and any threshold would do."""
+    for timesteps in (1, 6, 16):
+        assert convert(Chain(), method, timesteps, pixels(0.5)).nodes["soma2"].v_th.tolist() == [2.0]
+
+
 def test_thresholds_are_chosen_within_few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rheobase.convert.spike_norm.STEPS", 5)
+    monkeypatch.setattr("rheobase.convert.spike_norm.FEWEST", 1)
+    monkeypatch.setattr("rheobase.convert.spike_norm.MOST", 5)
     assert convert(Chain(), "spike-norm", 1000, pixels(0.5)).nodes["soma2"].v_th.tolist() == [1.0]
 
 

@@ -10,7 +10,7 @@ from rheobase.convert.graph import Choice, Neurons
 from rheobase.convert.layers import Layers, quantile
 from rheobase.deploy.network import Network
 
-STEPS = 128  # at most: the largest current has come long before
+FEWEST, MOST = 16, 128  # steps: in fewer, spikes do not reach the last layers; in more, no larger current comes
 
 
 def spike_norm(graph: Network, images: Tensor, timesteps: int, *, percentile: float = 100.0) -> Choice:
@@ -19,7 +19,7 @@ def spike_norm(graph: Network, images: Tensor, timesteps: int, *, percentile: fl
 
 def balanced(graph: Network, images: Tensor, timesteps: int, percentile: float, *, reset: str) -> Choice:
     """Thresholds at that percentile of the currents which neurons with this reset cause."""
-    layers, choice = Layers(graph, images, min(timesteps, STEPS)), Choice(reset=reset)
+    layers, choice = Layers(graph, images, min(max(timesteps, FEWEST), MOST)), Choice(reset=reset)
     for name in layers:
         choice.neurons[name] = Neurons(quantile(layers.currents(name), percentile, layers.images))
         layers.fire(name, choice.neurons[name], reset)

@@ -251,7 +251,7 @@ def same_neurons(path: str, soma: Soma) -> LIF:
     """Those of the soma, without normalisation."""
     if isinstance(soma, ReluSoma):
         raise ValueError(
-            f"fold: the neurons of {path} ({type(soma).__name__}) are ReLUs, which do not spike; make a spiking "
+            f"fold: the neurons of {path} ({type(soma).__name__}) do not spike; make a spiking "
             "network of it with `rheobase convert`, and give that file"
         )
     if not fires_as_lif(soma):
