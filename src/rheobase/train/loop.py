@@ -142,7 +142,7 @@ def _found(run: Run, team: Team) -> Checkpoint | None:
     with muster.together(team):
         saved = checkpoint.latest(run.checkpoints, set_aside=True) if team.leads else None
     # by its name: a file system can show the newest one to some machines later
-    name = team.confer(saved and saved.path.name)
+    name = team.confer(None if saved is None else saved.path.name)
     with muster.together(team):
         if name is not None and not team.leads:
             saved = checkpoint.load(run.checkpoints / name)
