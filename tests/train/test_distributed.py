@@ -284,9 +284,8 @@ def own_buffers(rank: int, world: int, port: int, folder: Path) -> None:
             network = nn.Sequential(TdBN(3), nn.BatchNorm1d(3), Tired(3))
             for buffer in network.buffers():
                 buffer.fill_(rank)
-            torch.save(
-                network.state_dict() | team.averaged_buffers(network, statistics), folder / f"{statistics}{rank}.pt"
-            )
+            found = network.state_dict() | team.averaged_buffers(network, statistics)
+            torch.save(found, folder / f"{statistics}{rank}.pt")
         torch.save([team.all_agree(True), team.all_agree(rank == 0), team.all_agree(False)], folder / f"agree{rank}.pt")
 
 

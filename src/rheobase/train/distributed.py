@@ -27,8 +27,8 @@ Summed = Callable[[], AbstractContextManager[None]]
 T = TypeVar("T")
 
 PATIENCE = 600.0  # seconds that a process waits for one that does not answer
-RUNNING = ("running_mean", "running_var")  # of tdBN: equal in all processes where statistics are joined
 GRACE = 60.0  # seconds more until nccl ends the process by itself, without a sentence of ours
+RUNNING = ("running_mean", "running_var")  # of tdBN: equal in all processes where statistics are joined
 
 
 class TeamBroken(RuntimeError):
