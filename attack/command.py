@@ -208,8 +208,9 @@ def few_descriptors(number: int) -> Prepare:
     """So many files may be open beside those that are open now."""
 
     def prepare() -> None:
-        now = max(map(int, os.listdir("/proc/self/fd")))
-        resource.setrlimit(resource.RLIMIT_NOFILE, (now + number, now + number))
+        used = {int(name) for name in os.listdir("/proc/self/fd")}
+        free = [descriptor for descriptor in range(len(used) + number + 1) if descriptor not in used]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free[number], free[number]))
 
     return prepare
 

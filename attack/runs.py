@@ -9,7 +9,7 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib import import_module
@@ -23,7 +23,7 @@ from attack.command import Ended, Job
 from attack.report import Report
 from rheobase.train import checkpoint
 from rheobase.train.runs import Run
-from rheobase.train.stopping import SIGNALS
+from rheobase.train.stopping import SAVED, SIGNALS
 
 GOOD = ("finished", "killed", "refused", "saved", "stopped")
 KEPT = Path("runs/attack")
@@ -83,7 +83,10 @@ class Case:
         return Job(self.run, self.world, prepare)
 
     def ends(self, prepare: command.Prepare, *sent: int) -> list[str]:
-        return [judged(found, sent) for found in self.start(prepare).ended()]
+        return self.ended(self.start(prepare), sent)
+
+    def ended(self, job: Job, sent: Collection[int] = ()) -> list[str]:
+        return [judged(end, sent, team=self.world > 1) for end in job.ended()]
 
 
 Disturb = Callable[[Case], list[str]]
@@ -112,7 +115,7 @@ def moments(case: Case) -> list[str]:
         job = case.start()
         time.sleep(case.moment())
         job.send(signal.SIGKILL)
-        found = [judged(end, KILLS) for end in job.ended()]
+        found = case.ended(job, KILLS)
         if found != ["killed"]:
             break
         case.kills += 1
@@ -128,14 +131,14 @@ def signals(case: Case) -> list[str]:
     for number in sent:
         job.send(number, *ranks)
         time.sleep(case.random.uniform(0, 0.1))
-    return [judged(end, sent) for end in job.ended()]
+    return case.ended(job, sent)
 
 
 def kill_of_one(case: Case) -> list[str]:
     job = case.start()
     time.sleep(case.moment())
     job.send(signal.SIGKILL, case.random.randrange(case.world))
-    found = [judged(end, KILLS) for end in job.ended()]
+    found = case.ended(job, KILLS)
     case.kills += "killed" in found
     return found
 
@@ -287,13 +290,15 @@ def _happens(case: Case) -> tuple[Case, str]:
     return case, outcome
 
 
-def judged(end: Ended | None, sent: Any = ()) -> str:
-    """How a process ended that got the signals `sent`."""
+def judged(end: Ended | None, sent: Collection[int] = (), *, team: bool = False) -> str:
+    """How a process, or one of a `team`, ended that got the signals `sent`."""
     if end is None:
         return f"hang: no end in {command.PATIENCE:g} s"
     said = [line for line in end.errors.splitlines() if not line.startswith("warning: ")]
+    if team:  # torch logs when it loses a process, and only the first of ours speaks
+        said = [line for line in said if line.startswith(("error: ", "stopped ", "Aborted!"))]
     if "Traceback" in end.errors:
-        return f"traceback: {said[-1]}"
+        return f"traceback: {end.errors!r}"
     if len(said) > 1:
         return f"several lines: {end.errors!r}"
     if not end.code:
@@ -301,11 +306,11 @@ def judged(end: Ended | None, sent: Any = ()) -> str:
     if -end.code in sent:
         return "killed" if -end.code in KILLS else "stopped"
     line = said[0] if said else ""
-    if sent and "; continue with: " in line:
+    if sent and ("; continue with: " in line or (team and not line and end.code == SAVED)):
         return "saved"
     if sent and (line.startswith("stopped at once: ") or line == "Aborted!"):
         return "stopped"
-    if end.code == 1 and line.startswith("error: "):
+    if end.code == 1 and (line.startswith("error: ") or (team and not line)):
         return "refused"
     return f"crash: exit code {end.code}, {end.errors!r}"
 
