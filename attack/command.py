@@ -149,9 +149,9 @@ def at_operation(folder: Path, number: int, act: Callable[[], None], *, writing:
         done = count(1)
 
         def hook(event: str, arguments: tuple[object, ...]) -> None:
-            if event in EVENTS and _within(folder, arguments[0]) and not (writing and _reads(event, arguments)):
-                if next(done) >= number:
-                    act()
+            counts = event in EVENTS and _within(folder, arguments[0]) and not (writing and _reads(event, arguments))
+            if counts and next(done) >= number:
+                act()
 
         sys.addaudithook(hook)
 
@@ -167,8 +167,10 @@ def _within(folder: Path, path: object) -> bool:
 
 
 def _reads(event: str, arguments: tuple[object, ...]) -> bool:
-    flags = arguments[2] if event == "open" else 0
-    return event in ("os.listdir", "os.scandir") or (event == "open" and not (isinstance(flags, int) and flags & WRITING))
+    if event == "open":
+        flags = arguments[2]
+        return not (isinstance(flags, int) and flags & WRITING)
+    return event in ("os.listdir", "os.scandir")
 
 
 def kill() -> None:

@@ -316,7 +316,7 @@ def judged(end: Ended | None, sent: Collection[int] = (), *, team: bool = False)
 
 
 def _difference(folder: Path, other: Path) -> str:
-    """What differs between two runs that have ended; nothing: "". """
+    """What differs between two runs that have ended; nothing: ""."""
     for part in (".", "best"):
         one, two = (Run(place / part) for place in (folder, other))
         if _metrics(one) != _metrics(two):

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -97,6 +98,43 @@ def test_before_the_first_step_it_is_not_lost(tmp_path: Path) -> None:
 
     with pytest.raises(train.Interrupted, match="stopped at step 1 of 8"):
         train.fit(recipe(), out=tmp_path / "run", device="cpu", dataset=forgetful)
+
+
+class Forgetful:
+    """Gets a signal where Python prints and forgets exceptions."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __del__(self) -> None:
+        os.kill(os.getpid(), self.number)
+
+
+def test_one_that_python_forgets_comes_again(capfd: pytest.CaptureFixture[str]) -> None:
+    hook = sys.unraisablehook
+    signals = Signals()
+    with pytest.raises(KeyboardInterrupt) as stop, signals.watched():
+        Forgetful(signal.SIGTERM)
+        time.sleep(100)
+    assert stop.value.args == (signal.SIGTERM,)
+    assert signals.number == signal.SIGTERM
+    with signals.watched():  # and while steps are taken a second one still ends them at once
+        with signals.kept_for_later(), pytest.raises(KeyboardInterrupt) as stop:
+            Forgetful(signal.SIGUSR1)
+            time.sleep(100)
+        assert stop.value.args == (signal.SIGUSR1,)
+    assert sys.unraisablehook is hook
+    assert capfd.readouterr().err == ""
+
+
+def test_one_that_python_forgets_is_still_the_first() -> None:
+    signals = Signals()
+    with signals.watched():
+        Forgetful(signal.SIGTERM)
+        with signals.kept_for_later():  # it is remembered, as any that comes while steps are taken
+            while not signals.number:
+                time.sleep(stopping.AGAIN)
+    assert signals.number == signal.SIGTERM
 
 
 def test_exit_codes() -> None:

@@ -2,16 +2,19 @@
 
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 SIGNALS = [
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP") if hasattr(signal, name)
 ]  # not every system has them all
+AGAIN = 0.01  # seconds until a signal is repeated whose exception Python has forgotten
 ECHO = 5.0  # seconds in which a launcher or scheduler may send a signal that the process already has
 SAVED = 75  # exit code: stopped and saved, the same command goes on (EX_TEMPFAIL, "try again later")
 
@@ -40,18 +43,23 @@ class Signals:
         self.number = 0
         self.at = 0.0
         self.stepping = False
+        self.watching = False
+        self.raised = 0  # exceptions
         self.launched = "RANK" in os.environ  # both a launcher and its processes can get a signal, and it passes it on
 
     @contextmanager
     def watched(self) -> Iterator["Signals"]:
         """Listen, in the main thread; elsewhere there are no signals. What is ignored stays so (SIGHUP under nohup)."""
-        before = {}
+        before, hook = {}, sys.unraisablehook
         if threading.current_thread() is threading.main_thread():
             wanted = [n for n in SIGNALS if n == signal.SIGINT or signal.getsignal(n) is not signal.SIG_IGN]
             before = {number: signal.signal(number, self._receive) for number in wanted}
+            sys.unraisablehook = lambda lost: self._repeat(lost) or hook(lost)
+        self.watching = True
         try:
             yield self
         finally:
+            self.watching, sys.unraisablehook = False, hook
             for number, old in before.items():
                 signal.signal(number, old)
 
@@ -64,6 +72,23 @@ class Signals:
         finally:
             self.stepping = False
 
+    def _repeat(self, lost: Any) -> bool:
+        """Whether an exception that Python would print and forget was ours: the signal then comes again, a bit later.
+
+        It forgets those that are raised while an object is removed, and that happens all the time.
+        """
+        if not isinstance(lost.exc_value, KeyboardInterrupt) or not lost.exc_value.args:
+            return False
+        (number,) = lost.exc_value.args
+        if self.raised == 1:
+            self.number = self.raised = 0  # it is still the first one
+        threading.Timer(AGAIN, self._send, [number]).start()
+        return True
+
+    def _send(self, number: int) -> None:
+        if self.watching:
+            os.kill(os.getpid(), number)
+
     def _receive(self, number: int, frame: FrameType | None) -> None:
         now = time.monotonic()
         if not self.number:
@@ -72,4 +97,5 @@ class Signals:
                 return
         elif self.launched and now - self.at < ECHO:
             return
+        self.raised += 1
         raise KeyboardInterrupt(number)
