@@ -13,13 +13,13 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from importlib import import_module
 from itertools import count
 from pathlib import Path
 from typing import NoReturn
 
 import torch
 
-from rheobase import train
 from rheobase.cli import main
 
 PATIENCE = 60.0  # seconds until a process counts as hanging
@@ -135,8 +135,9 @@ def _run(arguments: list[str], environment: dict[str, str], errors: int, prepare
 def warm_up() -> None:
     """Import what the command needs; threads of torch, which a copy would not have, are never started."""
     torch.set_num_threads(1)
+    for name in ("numpy.random", "rheobase.kernels.cpu", "rheobase.train.plan", "rheobase.train.standing"):
+        import_module(name)
     sys.modules["matplotlib"] = None  # type: ignore[assignment]  # a picture of the metrics takes longer than the run
-    assert train
 
 
 # ---- what disturbs it

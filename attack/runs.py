@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from importlib import import_module
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -217,13 +216,8 @@ def _note(report: Report, case: Case, outcome: str) -> None:
 
 
 def _prepared(root: Path) -> Place:
-    """Runs to compare with. What they import, this process imports too, so that the next ones need not."""
-    alone = _undisturbed(root / "alone", 1)
-    for name in (root / "alone" / "modules").read_text().split():
-        with suppress(Exception):
-            import_module(name)
-    place = Place(root, _undisturbed(root / "warm", 1), _undisturbed(root / "team", 2), root / "half" / "run")
-    assert alone.seconds
+    """Runs to compare with, and the middle of one."""
+    place = Place(root, _undisturbed(root / "alone", 1), _undisturbed(root / "team", 2), root / "half" / "run")
     beginning = _counted(root / "counted" / "run")
     writing = _counted(root / "writing" / "run", writing=True)
     middle = command.at_operation(place.half, beginning // 2, command.kill)
@@ -236,21 +230,7 @@ def _prepared(root: Path) -> Place:
 def _undisturbed(root: Path, world: int) -> Undisturbed:
     root.mkdir()
 
-    def modules() -> None:
-        import atexit
-        import sys
-
-        before = {*sys.modules}
-        leave = os._exit
-
-        def told(code: int) -> None:
-            (root / "modules").write_text("\n".join(sorted({*sys.modules} - before)))
-            leave(code)
-
-        assert atexit
-        os._exit = told  # type: ignore[assignment]
-
-    ends = Job(root / "run", world, modules).ended()
+    ends = Job(root / "run", world).ended()
     if [end and end.code for end in ends] != [0] * world:
         raise RuntimeError(f"the run of the attack does not work: {ends}")
     return Undisturbed(root / "run", max(end.seconds for end in ends if end))

@@ -74,7 +74,8 @@ found.append(Job(full, prepare=command.no_space(full, 5)).ended())
 steps = len([*(killed / "checkpoints").glob("[0-9]*")])
 found.append(Job(killed).ended())
 ends = [runs.judged(end, runs.KILLS) for (end,) in found]
-print(json.dumps([ends, steps, runs._difference(whole, killed), runs._difference(whole, root / "whole" / "run" / "best")]))
+differences = [runs._difference(whole, other) for other in (killed, whole / "best")]
+print(json.dumps([ends, steps, differences]))
 """
 
 
@@ -83,7 +84,7 @@ def test_a_run_is_killed_at_an_operation_and_goes_on(tmp_path: Path) -> None:
         [sys.executable, "-c", PROGRAM, str(tmp_path)],
         cwd=command.FEW.parents[1], capture_output=True, text=True, check=True,
     )  # fmt: skip
-    ends, steps, same, other = json.loads(done.stdout)
+    ends, steps, (same, other) = json.loads(done.stdout)
     assert ends == ["finished", "killed", "refused", "finished"]
     assert steps  # the kill came after a checkpoint, and before the end
     assert same == ""

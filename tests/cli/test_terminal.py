@@ -101,7 +101,7 @@ def test_a_closed_pipe_ends_nothing() -> None:
 @pytest.mark.parametrize("ignored", [False, True], ids=["SIGHUP", "ignored"])
 def test_a_closed_window_saves_or_under_nohup_ends_nothing(tmp_path: Path, ignored: bool) -> None:
     program = (
-        "import os, runpy, signal; os.close(os.open(os.ttyname(0), os.O_RDWR)); "  # now it is the terminal of this session
+        "import os, runpy, signal; os.close(os.open(os.ttyname(0), os.O_RDWR)); "  # the terminal of its session
         f"signal.signal(signal.SIGHUP, signal.{'SIG_IGN' if ignored else 'SIG_DFL'}); "
         "runpy.run_module('rheobase', run_name='__main__')"
     )

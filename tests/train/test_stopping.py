@@ -110,18 +110,21 @@ class Forgetful:
         os.kill(os.getpid(), self.number)
 
 
+def works_meanwhile(number: int) -> None:
+    Forgetful(number)
+    time.sleep(100)
+
+
 def test_one_that_python_forgets_comes_again(capfd: pytest.CaptureFixture[str]) -> None:
     hook = sys.unraisablehook
     signals = Signals()
     with pytest.raises(KeyboardInterrupt) as stop, signals.watched():
-        Forgetful(signal.SIGTERM)
-        time.sleep(100)
+        works_meanwhile(signal.SIGTERM)
     assert stop.value.args == (signal.SIGTERM,)
     assert signals.number == signal.SIGTERM
     with signals.watched():  # and while steps are taken a second one still ends them at once
         with signals.kept_for_later(), pytest.raises(KeyboardInterrupt) as stop:
-            Forgetful(signal.SIGUSR1)
-            time.sleep(100)
+            works_meanwhile(signal.SIGUSR1)
         assert stop.value.args == (signal.SIGUSR1,)
     assert sys.unraisablehook is hook
     assert capfd.readouterr().err == ""

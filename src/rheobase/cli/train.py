@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from enum import StrEnum
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -113,7 +114,7 @@ def train(
 ) -> None:
     """Train a network by a recipe."""
     with ended_by_ctrl_c():
-        pass
+        import_module("rheobase.train")  # and torch
     from rheobase import recipes
 
     if seed is not None and any(setting.startswith("seed=") for setting in settings or []):
