@@ -24,10 +24,11 @@ from rheobase.train import checkpoint
 from rheobase.train.runs import Run
 from rheobase.train.stopping import SAVED, SIGNALS
 
-GOOD = ("finished", "killed", "refused", "saved", "stopped")
+GOOD = ("died", "finished", "killed", "refused", "saved", "stopped")
 KEPT = Path("runs/attack")
 TIMINGS = ("seconds", "images_per_second", "elapsed")
 KILLS = (signal.SIGKILL, signal.SIGXFSZ)
+CRASHES = (signal.SIGSEGV, signal.SIGABRT)  # of torch, where it does not look whether it got memory
 MIB = 2**20
 
 
@@ -159,7 +160,8 @@ def descriptors(case: Case) -> list[str]:
 
 
 def memory(case: Case) -> list[str]:
-    return case.ends(command.little_memory(case.random.randrange(64 * MIB)))
+    """With less than 8 MiB more, Python itself cannot import a module."""
+    return case.ends(command.little_memory(case.random.randrange(8 * MIB, 64 * MIB)), *CRASHES)
 
 
 @dataclass(frozen=True)
@@ -284,11 +286,11 @@ def judged(end: Ended | None, sent: Collection[int] = (), *, team: bool = False)
     if not end.code:
         return "finished"
     if -end.code in sent:
-        return "killed" if -end.code in KILLS else "stopped"
+        return "killed" if -end.code in KILLS else "died" if -end.code in CRASHES else "stopped"
     line = said[0] if said else ""
     if sent and ("; continue with: " in line or (team and not line and end.code == SAVED)):
         return "saved"
-    if sent and (line.startswith("stopped at once: ") or line == "Aborted!"):
+    if sent and (line.startswith("stopped at once: ") or line == "Aborted!" or (not line and end.code - 128 in sent)):
         return "stopped"
     if end.code == 1 and (line.startswith("error: ") or (team and not line)):
         return "refused"

@@ -75,9 +75,16 @@ def test_class_names_of_a_file_are_shown(here: Here, tmp_path: Path) -> None:
     assert "\x1b" not in output
 
 
-def test_a_memory_error_is_a_sentence(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory: you"),
+    ],
+)
+def test_a_memory_error_is_a_sentence(here: Here, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     def full(*_: object, **__: object) -> None:
-        raise MemoryError
+        raise error
 
     monkeypatch.setattr("rheobase.data.events.read", full)
     code, _, messages = here("recording", "a.npz")

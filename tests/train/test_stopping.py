@@ -122,12 +122,18 @@ def test_one_that_python_forgets_comes_again(capfd: pytest.CaptureFixture[str]) 
         works_meanwhile(signal.SIGTERM)
     assert stop.value.args == (signal.SIGTERM,)
     assert signals.number == signal.SIGTERM
-    with signals.watched():  # and while steps are taken a second one still ends them at once
-        with signals.kept_for_later(), pytest.raises(KeyboardInterrupt) as stop:
-            works_meanwhile(signal.SIGUSR1)
-        assert stop.value.args == (signal.SIGUSR1,)
     assert sys.unraisablehook is hook
     assert capfd.readouterr().err == ""
+
+
+def test_a_second_one_that_python_forgets_still_ends_the_steps_at_once() -> None:
+    signals = Signals()
+    with signals.watched(), signals.kept_for_later():
+        os.kill(os.getpid(), signal.SIGTERM)
+        with pytest.raises(KeyboardInterrupt) as stop:
+            works_meanwhile(signal.SIGUSR1)
+    assert stop.value.args == (signal.SIGUSR1,)
+    assert signals.number == signal.SIGTERM
 
 
 def test_one_that_python_forgets_is_still_the_first() -> None:

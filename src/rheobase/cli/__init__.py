@@ -68,7 +68,7 @@ def main() -> None:
 
 
 def _sentence(error: Exception) -> str:
-    if isinstance(error, MemoryError):
+    if isinstance(error, MemoryError) or "can't allocate memory" in str(error):  # torch has no kind of its own for it
         return "out of memory; try a smaller batch_size or fewer images at once"
     if type(error).__name__ == "OutOfMemoryError":
         return "the GPU is out of memory; try a smaller batch_size, or --set memory=packed or memory=recompute"

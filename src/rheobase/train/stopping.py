@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -44,22 +44,20 @@ class Signals:
         self.at = 0.0
         self.stepping = False
         self.watching = False
-        self.raised = 0  # exceptions
+        self.first = False  # whether the last exception was of the first signal
         self.launched = "RANK" in os.environ  # both a launcher and its processes can get a signal, and it passes it on
 
     @contextmanager
     def watched(self) -> Iterator["Signals"]:
         """Listen, in the main thread; elsewhere there are no signals. What is ignored stays so (SIGHUP under nohup)."""
-        before, hook = {}, sys.unraisablehook
+        before = {}
         if threading.current_thread() is threading.main_thread():
             wanted = [n for n in SIGNALS if n == signal.SIGINT or signal.getsignal(n) is not signal.SIG_IGN]
             before = {number: signal.signal(number, self._receive) for number in wanted}
-            sys.unraisablehook = lambda lost: self._repeat(lost) or hook(lost)
-        self.watching = True
         try:
-            yield self
+            with self._remembering() if before else nullcontext():
+                yield self
         finally:
-            self.watching, sys.unraisablehook = False, hook
             for number, old in before.items():
                 signal.signal(number, old)
 
@@ -72,18 +70,27 @@ class Signals:
         finally:
             self.stepping = False
 
-    def _repeat(self, lost: Any) -> bool:
-        """Whether an exception that Python would print and forget was ours: the signal then comes again, a bit later.
+    @contextmanager
+    def _remembering(self) -> Iterator[None]:
+        """Repeat a signal, a bit later, whose exception Python would print and forget.
 
         It forgets those that are raised while an object is removed, and that happens all the time.
         """
-        if not isinstance(lost.exc_value, KeyboardInterrupt) or not lost.exc_value.args:
-            return False
-        (number,) = lost.exc_value.args
-        if self.raised == 1:
-            self.number = self.raised = 0  # it is still the first one
-        threading.Timer(AGAIN, self._send, [number]).start()
-        return True
+        hook = sys.unraisablehook
+
+        def repeat(lost: Any) -> None:
+            if not isinstance(lost.exc_value, KeyboardInterrupt) or not lost.exc_value.args:
+                hook(lost)
+                return
+            if self.first:
+                self.number = 0  # the next one is the first again
+            threading.Timer(AGAIN, self._send, lost.exc_value.args).start()
+
+        self.watching, sys.unraisablehook = True, repeat
+        try:
+            yield
+        finally:
+            self.watching, sys.unraisablehook = False, hook
 
     def _send(self, number: int) -> None:
         if self.watching:
@@ -91,11 +98,12 @@ class Signals:
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         now = time.monotonic()
-        if not self.number:
+        first = not self.number
+        if first:
             self.number, self.at = number, now
             if self.stepping:
                 return
         elif self.launched and now - self.at < ECHO:
             return
-        self.raised += 1
+        self.first = first
         raise KeyboardInterrupt(number)
