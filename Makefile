@@ -49,7 +49,7 @@ check: .venv/installed  ## lint, format, types, and that published numbers can b
 	$(BIN)/mypy
 	$(BIN)/python -m tools.check_results
 
-attack: .venv/installed  ## damage files of every kind and see that each is read or refused; a few minutes at most
+attack: .venv/installed  ## damage files, kill and starve runs, and see that nothing breaks; a few minutes at most
 	OMP_NUM_THREADS=1 $(BIN)/python -m attack
 
 attack-full: .venv/installed  ## the same at the size that is published

@@ -14,7 +14,7 @@ from pathlib import Path
 from rheobase.train.record import record, write_result
 from rheobase.train.sources import tree_id
 
-PARTS = ("files",)
+PARTS = ("files", "runs")
 
 
 def main() -> None:

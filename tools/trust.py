@@ -10,6 +10,7 @@ ROOT = Path(__file__).parents[1]
 RESULTS, DOCUMENT = ROOT / "results" / "attack.json", ROOT / "docs" / "trust.md"
 START, END = "<!-- {}: written by python -m tools.trust -->", "<!-- end of {} -->"
 GOOD = ("read", "refused")
+ENDS = ("killed", "saved", "stopped", "refused", "finished", "died")  # of a disturbed run
 
 
 def files(part: dict[str, Any]) -> str:
@@ -29,7 +30,25 @@ def files(part: dict[str, Any]) -> str:
     return f"{said}\n\n{table(('kind', 'refused', 'read', 'neither'), rows)}"
 
 
-SECTIONS = {"files": files}
+def runs(part: dict[str, Any]) -> str:
+    """What became of trainings, by what was done to them."""
+    total, facts = part["total"], part["facts"]
+    broken = sum(count for outcome, count in total.items() if outcome not in ENDS)
+    begins, goes_on = (facts["file operations"][name] for name in ("beginning", "going on"))
+    said = (
+        f"{facts['runs']} trainings (seed {part['record']['seed']}, {part['seconds']} s, {part['record']['device']}) with "
+        f"{facts['kills']} kills, {facts['kills at file operations']} of them at a file operation (a run has {begins}, one "
+        f"that goes on {goes_on}): {facts['runs'] - broken} went on and ended bit for bit as one that was left alone; "
+        f"{broken} crashed, hung, ended in a traceback, could not go on or differed."
+    )
+    rows = []
+    for kind, counts in part["outcomes"].items():
+        others = sum(count for outcome, count in counts.items() if outcome not in ENDS)
+        rows.append((kind, *(str(counts.get(outcome, 0)) for outcome in ENDS), str(others)))
+    return f"{said}\n\n{table(('what was done', *ENDS, 'none of these'), rows)}"
+
+
+SECTIONS = {"files": files, "runs": runs}
 
 
 def with_results(text: str) -> str:

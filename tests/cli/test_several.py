@@ -137,6 +137,7 @@ def test_after_a_relu_network_comes_its_conversion(here: Here, neuron: str, meth
     [
         (["demo", "--continue"], "--continue needs --out, the folder of the run"),
         (["--continue", "--out", "run"], "which recipe? choose one of demo"),
+        (["demo", "--new-data"], "--new-data is for a run that goes on; it needs --resume or --continue"),
         (["--resume", "run", "--continue"], "--resume continues a run as it began"),
         (["--resume", "run", "--seeds", "1"], "--resume continues a run as it began"),
         (["demo", "--seed", "1", "--seeds", "1,2"], "--seed is for one run, --seeds for several"),

@@ -2,6 +2,8 @@
 
 import io
 import os
+import pty
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +13,8 @@ import pytest
 
 from rheobase.cli.common import table
 from rheobase.cli.terminal import Terminal, one_line
+from rheobase.train.runs import Run
+from rheobase.train.stopping import SAVED
 from tests.cli.here import Here
 
 
@@ -71,9 +75,16 @@ def test_class_names_of_a_file_are_shown(here: Here, tmp_path: Path) -> None:
     assert "\x1b" not in output
 
 
-def test_a_memory_error_is_a_sentence(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory: you"),
+    ],
+)
+def test_a_memory_error_is_a_sentence(here: Here, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     def full(*_: object, **__: object) -> None:
-        raise MemoryError
+        raise error
 
     monkeypatch.setattr("rheobase.data.events.read", full)
     code, _, messages = here("recording", "a.npz")
@@ -92,3 +103,48 @@ def test_a_closed_pipe_ends_nothing() -> None:
     done = subprocess.run([sys.executable, "-c", program], stdout=write, stderr=subprocess.PIPE, text=True, timeout=60)
     os.close(write)
     assert (done.returncode, done.stderr) == (0, "went on\n")
+
+
+@pytest.mark.parametrize("ignored", [False, True], ids=["SIGHUP", "ignored"])
+def test_a_closed_window_saves_or_under_nohup_ends_nothing(tmp_path: Path, ignored: bool) -> None:
+    program = (
+        "import os, runpy, signal; os.close(os.open(os.ttyname(0), os.O_RDWR)); "  # the terminal of its session
+        f"signal.signal(signal.SIGHUP, signal.{'SIG_IGN' if ignored else 'SIG_DFL'}); "
+        "runpy.run_module('rheobase', run_name='__main__')"
+    )
+    settings = [f"--set={s}" for s in ("epochs=6", "batch_size=719", "timesteps=1", "width=0.25")]
+    ours, theirs = pty.openpty()
+    job = subprocess.Popen(
+        [sys.executable, "-c", program, "train", "demo", *settings, "--device=cpu", "--out=run"],
+        cwd=tmp_path, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
+    )  # fmt: skip
+    os.close(theirs)
+    shown = b""
+    while b"epoch 1/6" not in shown:
+        shown += os.read(ours, 2**16)
+    os.close(ours)
+    assert job.wait(timeout=60) == (0 if ignored else SAVED)
+    run = Run(tmp_path / "run")
+    assert run.trained().step >= 2
+    assert (len(run.rows()) == 6) is ignored
+
+
+@pytest.mark.parametrize(("command", "module"), [("train", "typer"), ("train", "rheobase.train"), ("demo", "torch")])
+def test_ctrl_c_is_not_lost_while_modules_are_imported(tmp_path: Path, command: str, module: str) -> None:
+    """It comes where Python prints and forgets exceptions, as its import system does now and then."""
+    program = f"""
+import os, runpy, signal, sys
+class Forgetful:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+class Finder:
+    def find_spec(self, name, *others):
+        if name == {module!r}:
+            Forgetful()
+sys.meta_path.insert(0, Finder())
+sys.argv[1:] = {[command, *(["demo"] if command == "train" else []), "--out", "run"]}
+runpy.run_module("rheobase", run_name="__main__")
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
+    assert not (tmp_path / "run").exists()

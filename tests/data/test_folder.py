@@ -238,6 +238,19 @@ def test_processes_that_are_stopped_are_told_to_go_on(images: Path, monkeypatch:
         assert torch.equal(files.read(everything), pixels)
 
 
+@pytest.mark.usefixtures("_processes")
+def test_processes_do_not_hear_a_scheduler_that_ends_the_whole_job(images: Path) -> None:
+    files = data.load("imagenet", images, size=6).train
+    pool = workers.processes(workers.cores()).processes
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
+        for process in pool:
+            process.send_signal(number)  # some of them have not even started
+    everything = torch.arange(len(files))
+    assert torch.equal(files.read(everything), data.load("imagenet", images, size=6).train.read(everything))
+    assert [process.poll() for process in pool] == [None] * len(pool)
+    assert not signal.pthread_sigmask(signal.SIG_BLOCK, []) & {*workers.DEAF_TO}
+
+
 def test_processes_import_little_and_never_see_an_interrupt() -> None:
     started = f"import runpy, sys; runpy.run_path({decoding.__file__!r})['pillow']()"
     loaded = f"{started}; print({{'torch', 'numpy'}} & {{*sys.modules}})"

@@ -1,7 +1,9 @@
 """Whoever opens a run compares its data with the record: classes, shapes, content; its own normalisation decides."""
 
+import re
 import shutil
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,11 +12,13 @@ import torch
 from typer.testing import CliRunner
 
 from rheobase import cli, recipes, train
+from rheobase.data import DataInfo
 from rheobase.data.feed import generator
 from rheobase.deploy.formats import native
 from rheobase.tasks.evaluate import evaluate_run
 from rheobase.tasks.inspect import inspect_run
 from rheobase.tasks.open import folded
+from rheobase.train import checkpoint
 from rheobase.train.runs import Run
 from tests.train.test_loop import StopAt
 
@@ -130,8 +134,40 @@ def test_training_continues_with_the_same_data_only(pictures: Path, renamed: Pat
     path = own / "dark" / "3.png"
     kept = path.read_bytes()
     Image.new("RGB", (12, 9)).save(path)
-    with pytest.raises(ValueError, match=f"{OTHER}; continue it with its own data"):
+    with pytest.raises(ValueError, match=f"{OTHER}; continue it with its own data, or knowingly .*: --new-data"):
         train.fit(recipe(), data=own, out=out, resume=True, device="cpu")
     assert content(out) == before
     path.write_bytes(kept)
     assert len(train.fit(recipe(), data=own, out=out, resume=True, device="cpu").rows()) == 20
+
+
+def test_training_goes_on_knowingly_with_other_data(
+    pictures: Path,
+    renamed: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("warnings.showwarning", None, raising=False)
+    out, own = tmp_path / "run", shutil.copytree(pictures, tmp_path / "own")
+    with pytest.raises(train.Interrupted):
+        train.fit(recipe(), data=own, out=out, device="cpu", reporter=StopAt(3))
+    step, before = checkpoint.newest_step(out / "checkpoints"), Run(out).data
+    Image.new("RGB", (12, 9)).save(own / "dark" / "3.png")
+    with pytest.raises(ValueError, match="other classes than these data have: bright instead of light"):
+        train.fit(recipe(), data=renamed, out=out, resume=True, new_data=True, device="cpu")
+    assert Run(out).data == before
+    monkeypatch.setattr(sys, "argv", ["rheobase", "train", "--resume", str(out), "--data", str(own), "--new-data"])
+    with warnings.catch_warnings(action="default"), pytest.raises(SystemExit) as end:
+        cli.main()
+    assert not end.value.code
+    assert re.search(OTHER, capsys.readouterr().err)
+    run = Run(out)
+    assert len(run.rows()) == 20
+    after = Run(out).data
+    assert after.fingerprint != before.fingerprint
+    assert (after.mean, after.std) == (before.mean, before.std)  # the network has learnt with these
+    assert DataInfo.of(run.read(f"data-until-{step:08d}.json"), out) == before
+    evaluate_run(out, data=own, device="cpu")  # they are its data now: without a warning
+    with pytest.raises(ValueError, match="new_data is for a run that goes on; it needs resume"):
+        train.fit(recipe(), data=own, out=tmp_path / "other", new_data=True, device="cpu")

@@ -20,6 +20,17 @@ def test_what_was_broken_is_counted() -> None:
     assert next(line for line in text.splitlines() if line.startswith(f"| {kind} ")).endswith(" 3 |")
 
 
+def test_runs_that_broke_are_counted() -> None:
+    part = json.loads(RESULTS.read_text())["parts"]["runs"]
+    kind = next(iter(part["outcomes"]))
+    part["outcomes"][kind] |= {"differs": 2, "hang": 1}
+    part["total"] |= {"differs": 2, "hang": 1}
+    text = SECTIONS["runs"](part)
+    assert "; 3 crashed, hung" in text
+    assert f": {part['facts']['runs'] - 3} went on" in text
+    assert next(line for line in text.splitlines() if line.startswith(f"| {kind} ")).endswith(" 3 |")
+
+
 def test_the_published_attack_broke_nothing() -> None:
     for part in json.loads(RESULTS.read_text())["parts"].values():
         assert part["problems"] == []

@@ -314,6 +314,15 @@ def test_weights_that_are_not_finite_are_never_written(whole: Path, tmp_path: Pa
     assert all(t.isfinite().all() for t in found.tensors["weights"].values())
 
 
+def test_spoiled_weights_are_not_written_where_evaluation_is_rare(tmp_path: Path) -> None:
+    """An epoch of one step: its update spoils weights that no loss has seen yet."""
+    out = tmp_path / "run"
+    settings = ("lr=1e38", "batch_size=1438", "epochs=8", "evaluate_every=4")
+    with pytest.raises(ValueError, match=r"weights are no longer finite after step 1; try a smaller lr"):
+        train.fit(recipe(*settings), out=out, device="cpu", save_every=0)
+    assert not list(out.glob("checkpoints/*"))
+
+
 def test_a_resumed_run_keeps_its_number_of_threads(whole: Path, tmp_path: Path) -> None:
     """The demo has one, `train --resume` would take all."""
     said: list[str] = []
@@ -403,14 +412,29 @@ class NoSpace(Reporter):
 
 
 def test_a_full_disk_while_writing_metrics(tmp_path: Path) -> None:
-    with pytest.raises(OSError, match=r"cannot write to .*metrics\.jsonl: File too large; the checkpoints are intact"):
+    with pytest.raises(OSError, match=r"cannot write to .*metrics\.jsonl: File too large$"):  # no checkpoint to name
         train.fit(recipe(), out=tmp_path / "run", device="cpu", reporter=NoSpace())
+    with pytest.raises(train.Interrupted):
+        train.fit(recipe(), out=tmp_path / "again", device="cpu", reporter=StopAt(3))
+    with pytest.raises(OSError, match=r"metrics\.jsonl: File too large; earlier checkpoints are intact"):
+        train.fit(recipe(), out=tmp_path / "again", resume=True, device="cpu", reporter=NoSpace())
 
 
 def test_a_full_disk_while_writing_a_checkpoint_beside_the_training(tmp_path: Path) -> None:
-    with pytest.raises(OSError, match=r"could not write checkpoint .*0000000\d: File too large; earlier checkpoints"):
+    with pytest.raises(OSError, match=r"could not write checkpoint .*0000000\d: File too large$"):
         train.fit(recipe(), out=tmp_path / "run", device="cpu", reporter=NoSpace(), save_every=1e-9)
     assert not (tmp_path / "run").exists()  # nothing was worth keeping
+
+
+@pytest.mark.parametrize("save_every", [1e-9, 30.0], ids=["a checkpoint", "metrics"])
+def test_a_folder_that_is_removed_meanwhile_does_not_come_back(tmp_path: Path, save_every: float) -> None:
+    class Removes(Reporter):
+        def start(self, folder: Path, epochs: int, steps: int, done: int) -> None:
+            shutil.rmtree(folder)
+
+    with pytest.raises(OSError, match=r"(could not write checkpoint|cannot write to) .*: No such file or directory$"):
+        train.fit(recipe(), out=tmp_path / "run", device="cpu", reporter=Removes(), save_every=save_every)
+    assert not (tmp_path / "run").exists()
 
 
 def test_metrics_are_not_written_through_a_link(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -97,6 +98,52 @@ def test_before_the_first_step_it_is_not_lost(tmp_path: Path) -> None:
 
     with pytest.raises(train.Interrupted, match="stopped at step 1 of 8"):
         train.fit(recipe(), out=tmp_path / "run", device="cpu", dataset=forgetful)
+
+
+class Forgetful:
+    """Gets a signal where Python prints and forgets exceptions."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __del__(self) -> None:
+        os.kill(os.getpid(), self.number)
+
+
+def works_meanwhile(number: int) -> None:
+    Forgetful(number)
+    time.sleep(100)
+
+
+def test_one_that_python_forgets_comes_again(capfd: pytest.CaptureFixture[str]) -> None:
+    hook = sys.unraisablehook
+    signals = Signals()
+    with pytest.raises(KeyboardInterrupt) as stop, signals.watched():
+        works_meanwhile(signal.SIGTERM)
+    assert stop.value.args == (signal.SIGTERM,)
+    assert signals.number == signal.SIGTERM
+    assert sys.unraisablehook is hook
+    assert capfd.readouterr().err == ""
+
+
+def test_a_second_one_that_python_forgets_still_ends_the_steps_at_once() -> None:
+    signals = Signals()
+    with signals.watched(), signals.kept_for_later():
+        os.kill(os.getpid(), signal.SIGTERM)
+        with pytest.raises(KeyboardInterrupt) as stop:
+            works_meanwhile(signal.SIGUSR1)
+    assert stop.value.args == (signal.SIGUSR1,)
+    assert signals.number == signal.SIGTERM
+
+
+def test_one_that_python_forgets_is_still_the_first() -> None:
+    signals = Signals()
+    with signals.watched():
+        Forgetful(signal.SIGTERM)
+        with signals.kept_for_later():  # it is remembered, as any that comes while steps are taken
+            while not signals.number:
+                time.sleep(stopping.AGAIN)
+    assert signals.number == signal.SIGTERM
 
 
 def test_exit_codes() -> None:

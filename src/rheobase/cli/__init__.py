@@ -1,6 +1,7 @@
 """The command line: parse, call a task, print. Commands import what they need, so that --help is quick."""
 
 import os
+import signal
 import sys
 import warnings
 from typing import Annotated
@@ -9,7 +10,8 @@ import typer
 
 from rheobase import __version__, plugins
 from rheobase.cli import analysis, compare, data, deploy, lists, plan, train
-from rheobase.cli.terminal import Terminal, one_line
+from rheobase.cli.common import errors
+from rheobase.cli.terminal import one_line
 
 app = typer.Typer(
     help="Train deep spiking neural networks directly (STBP-tdBN).",
@@ -17,7 +19,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-errors = Terminal(stderr=True)
 
 
 def _print_version(wanted: bool) -> None:
@@ -48,6 +49,8 @@ def main() -> None:
     warnings.showwarning = _show_warning  # type: ignore[assignment]
     try:
         app(arguments, prog_name="rheobase")
+    except KeyboardInterrupt:  # before the parser is there, or after it has ended
+        sys.exit(128 + signal.SIGINT)
     except Exception as error:
         place = plugins.place(error)
         if debug or not (place or isinstance(error, ValueError | OSError | RuntimeError | MemoryError)):
@@ -64,7 +67,7 @@ def main() -> None:
 
 
 def _sentence(error: Exception) -> str:
-    if isinstance(error, MemoryError):
+    if isinstance(error, MemoryError) or "can't allocate memory" in str(error):  # torch has no kind of its own for it
         return "out of memory; try a smaller batch_size or fewer images at once"
     if type(error).__name__ == "OutOfMemoryError":
         return "the GPU is out of memory; try a smaller batch_size, or --set memory=packed or memory=recompute"

@@ -10,8 +10,9 @@ from rich.box import SIMPLE
 from rich.table import Table
 
 from rheobase.cli.terminal import Terminal
+from rheobase.extras import ended_by_ctrl_c
 
-console = Terminal()
+console, errors = Terminal(), Terminal(stderr=True)
 
 DataOption = Annotated[Path | None, typer.Option(help="Folder with the data set, or with images of your own.")]
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
@@ -34,8 +35,9 @@ def _load_plugins(sources: list[str] | None) -> list[str] | None:
     from rheobase import plugins
 
     _plugins[:] = sources or []
-    for source in _plugins:
-        plugins.load(source)
+    with ended_by_ctrl_c():
+        for source in _plugins:
+            plugins.load(source)
     return sources
 
 

@@ -1,5 +1,6 @@
 """The terminal. Names, paths and messages come from files, so they are shown as they are: nothing in them acts."""
 
+import errno
 import os
 import unicodedata
 from contextlib import suppress
@@ -21,13 +22,21 @@ def _written_out(character: str) -> str:
 
 
 class Terminal(Console):
-    """No markup, no emoji, and no control characters but the ends of lines. A closed pipe ends nothing."""
+    """No markup, no emoji, and no control characters but the ends of lines. A closed pipe or window ends nothing."""
 
     def __init__(self, *, stderr: bool = False) -> None:
         super().__init__(highlight=False, soft_wrap=True, markup=False, emoji=False, stderr=stderr)
 
     def render_str(self, text: str, **options: Any) -> Text:
         return super().render_str("\n".join(map(one_line, text.split("\n"))), **options)
+
+    def _check_buffer(self) -> None:
+        try:
+            super()._check_buffer()
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            self.on_broken_pipe()  # so does a terminal whose window was closed end
 
     def on_broken_pipe(self) -> None:
         """Whoever read has gone away: a training goes on without."""

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from enum import StrEnum
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -24,12 +25,13 @@ from rheobase.cli.common import (
     SettingsOption,
     command_line,
     console,
+    errors,
     ordinal,
     print_json,
     print_next,
     table,
 )
-from rheobase.extras import installed
+from rheobase.extras import ended_by_ctrl_c, installed
 
 if TYPE_CHECKING:
     from rheobase.recipes import Recipe
@@ -56,9 +58,10 @@ def demo(
     seed: Annotated[int, typer.Option(help="Seed of all random numbers.")] = 0,
 ) -> None:
     """Train a small spiking network on the embedded hand-written digits: about a minute on two cores."""
-    import torch
+    with ended_by_ctrl_c():
+        import torch
 
-    from rheobase import recipes
+        from rheobase import recipes
 
     torch.set_num_threads(1)  # the network is so small that a second thread only waits
     recipe = recipes.get("demo").changed([f"seed={seed}"])
@@ -91,6 +94,7 @@ def train(
     freeze: Annotated[Frozen | None, typer.Option(help="Train the head alone, of a network given by --from.")] = None,
     keep_best: Annotated[bool, typer.Option("--keep-best", help="Keep the best epoch too, as RUN/best.")] = False,
     resume: Annotated[Path | None, typer.Option(help="Continue the run in this folder.")] = None,
+    new_data: Annotated[bool, typer.Option("--new-data", help="Go on with other data of the same classes.")] = False,
     go_on: Annotated[bool, typer.Option("--continue", help="Go on with what is in --out, or else start it.")] = False,
     seeds: Annotated[
         str | None, typer.Option(metavar="0,1,2", help="A run for each seed, one after the other.")
@@ -109,6 +113,8 @@ def train(
     plugin: PluginOption = None,
 ) -> None:
     """Train a network by a recipe."""
+    with ended_by_ctrl_c():
+        import_module("rheobase.train")  # and torch
     from rheobase import recipes
 
     if seed is not None and any(setting.startswith("seed=") for setting in settings or []):
@@ -116,16 +122,19 @@ def train(
     changes = [*(settings or []), *([] if seed is None else [f"seed={seed}"])]
     changes += [] if freeze is None else [f"freeze={freeze}"]
     options: dict[str, Any] = {"data": data, "device": device, "download": download, "tensorboard": tensorboard}
+    going_on = {"go_on": go_on, "new_data": new_data}
     options["part_bytes"] = 15 * 2**20 if parts else None
     if save_every is not None:
         options["save_every"] = save_every
     if patience is not None:
         options["patience"] = patience
+    if new_data and resume is None and not go_on:
+        raise ValueError("--new-data is for a run that goes on; it needs --resume or --continue")
     if resume is not None:
         if recipe or changes or out or go_on or seeds or start or keep_best:
             others = "RECIPE, --set, --seed, --seeds, --out, --continue, --from, --freeze and --keep-best"
             raise ValueError(f"--resume continues a run as it began; leave out {others}")
-        run: Run | None = _fit(None, out=resume, resume=True, **options)
+        run: Run | None = _fit(None, out=resume, resume=True, new_data=new_data, **options)
     elif recipe is None:
         raise ValueError(f"which recipe? choose one of {', '.join(recipes.RECIPES)}, or --resume a run")
     elif go_on and out is None:
@@ -136,11 +145,11 @@ def train(
         several = [recipes.get(recipe).changed([*changes, f"seed={s}"]) for s in _distinct(seeds)]
         again = ["train", recipe, *(f"--set={s}" for s in changes), f"--seeds={seeds}"]
         again += [*(["--from", start] if start else []), *(["--keep-best"] if keep_best else [])]
-        _fit_several(several, out, again, go_on=go_on, start=start, keep_best=keep_best, **options)
+        _fit_several(several, out, again, **going_on, start=start, keep_best=keep_best, **options)
         return
     else:
         chosen = recipes.get(recipe).changed(changes)
-        run = _start_or_go_on(chosen, out, go_on=go_on, start=start, keep_best=keep_best, **options)
+        run = _start_or_go_on(chosen, out, **going_on, start=start, keep_best=keep_best, **options)
     if not _leads():
         return
     if run is None:
@@ -166,7 +175,14 @@ def _distinct(seeds: str) -> list[str]:
 
 
 def _start_or_go_on(
-    recipe: "Recipe", out: Path | None, *, go_on: bool, start: str | None, keep_best: bool, **options: Any
+    recipe: "Recipe",
+    out: Path | None,
+    *,
+    go_on: bool,
+    new_data: bool,
+    start: str | None,
+    keep_best: bool,
+    **options: Any,
 ) -> "Run | None":
     """The run of `recipe` in `out`, trained to its end; None, and a sentence, if it was at its end already."""
     from rheobase.train.standing import Standing, standing
@@ -180,7 +196,7 @@ def _start_or_go_on(
         if found is Standing.UNFINISHED:
             if keep_best and out is not None and not (out / "best").is_dir():
                 raise ValueError(f"{out} holds a run that began without --keep-best; leave it out to go on with it")
-            return _fit(recipe, out=out, resume=True, **options)
+            return _fit(recipe, out=out, resume=True, new_data=new_data, **options)
         return _fit(recipe, out=out, start=start, keep_best=keep_best, **options)
 
 
@@ -315,7 +331,7 @@ def _fit(
         _tell_how_to_go_on(str(stop), again or ("train", "--resume", stop.folder), data, stop.number)
     except KeyboardInterrupt as stop:
         if _leads():
-            typer.echo("stopped at once: nothing was saved, and what was saved before is intact", err=True)
+            errors.print("stopped at once: nothing was saved, and what was saved before is intact")
         raise typer.Exit(exit_code(stop.args[0] if stop.args else signal.SIGINT, saved=False)) from None
     if _leads():
         _show(run)
@@ -332,7 +348,7 @@ def _tell_how_to_go_on(what: str, words: Sequence[object], data: Path | None, nu
         local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         launcher = f"torchrun --nproc-per-node {local} -m " if _world() > 1 else ""
         line = "the same command, and --continue" if _world() > local else launcher + command_line(*words, data=data)
-        typer.echo(f"{what}; continue with: {line}", err=True)
+        errors.print(f"{what}; continue with: {line}")
     raise typer.Exit(exit_code(number, saved=True)) from None
 
 

@@ -3,7 +3,8 @@
 Threads start at once, but hold Python's lock for a part of the work: many wait for it, and so does the training.
 Processes are started as new programs, never as copies of this one: that is safe next to CUDA, and the script that runs
 here is not run again there. They share one socket, from which each takes the next few files when it is free, and write
-the pixels to memory of the batch. They end when this end of the socket is closed, even if this process is killed.
+the pixels to memory of the batch. They end when this end of the socket is closed, even if this process is killed, and
+never hear the signals by which a scheduler ends all processes of a job: this one still wants to finish a step.
 """
 
 import atexit
@@ -17,9 +18,9 @@ import subprocess
 import sys
 import warnings
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import cache
 from itertools import count
 from typing import Any, Protocol
@@ -35,6 +36,7 @@ from rheobase.data.decoding import MESSAGE, Decoder, Request, decode, pixels_of
 LEAST_CORES, LEAST_FILES = 4, 1000  # for which processes are started
 TOGETHER = 4  # files of one message
 PATIENCE = 1000  # milliseconds without an answer until somebody looks whether all processes live
+DEAF_TO = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP") if hasattr(signal, name)]
 NOT_NOW = (errno.EAGAIN, errno.ETOOMANYREFS)  # the socket is full, of bytes or of files
 
 Pixels = NDArray[np.uint8]
@@ -111,6 +113,16 @@ def _stopped(pid: int) -> bool:
         return False
 
 
+@contextmanager
+def _blocked() -> Iterator[None]:
+    """Processes that are started meanwhile have these signals blocked for good, from their first moment on."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, DEAF_TO)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 class Batch:
     """Files on their way to pixels; those go to a `file` in memory."""
 
@@ -136,9 +148,9 @@ class Processes:
         )
         # Each of them would repeat what Pillow has to say of odd metadata.
         command = [sys.executable, "-W", "ignore", "-c", program]
-        with theirs:
+        with theirs, _blocked():
             self.processes = [
-                # In a group of its own it never sees Ctrl-C, at which this process may want to finish a step.
+                # in a group of its own: Ctrl-Z is not for it either
                 subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], process_group=0)
                 for _ in range(number)
             ]

@@ -75,7 +75,7 @@ def save(
     pieces = {piece: content for name, data in files.items() for piece, content in _pieces(name, data, part_bytes)}
     temporary = folder / f".{path.name}.incomplete"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(exist_ok=True)  # a run that somebody has removed does not come back as half of one
         _remove(temporary)
         temporary.mkdir()
         for name, content in pieces.items():
@@ -86,7 +86,7 @@ def save(
         _flush_folder(folder)
     except OSError as error:
         shutil.rmtree(temporary, ignore_errors=True)
-        raise OSError(f"could not write checkpoint {path}: {error.strerror}; earlier checkpoints are intact") from error
+        raise OSError(f"could not write checkpoint {path}: {error.strerror}{intact(folder)}") from error
     for old in _steps(folder)[keep:]:
         _remove(old)
     return path
@@ -134,6 +134,11 @@ def latest(folder: Path, *, set_aside: bool = False) -> Checkpoint | None:
     if paths:
         raise ValueError(f"no checkpoint in {folder} is usable; start the run again in another folder")
     return None
+
+
+def intact(folder: Path) -> str:
+    """What to add to an error: whether there is something in `folder` to go on from."""
+    return "; earlier checkpoints are intact" if _steps(folder) else ""
 
 
 def newest_step(folder: Path) -> int:

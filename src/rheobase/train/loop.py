@@ -40,6 +40,7 @@ def fit(
     start: Run | Path | str | None = None,
     keep_best: bool = False,
     resume: bool = False,
+    new_data: bool = False,
     device: str = "auto",
     download: bool = False,
     reporter: Reporter | None = None,
@@ -57,6 +58,8 @@ def fit(
     begin with its weights instead of random ones; inputs are then normalised as its were. `keep_best` keeps the best
     epoch in the folder `best` of the run, which is a run itself.
 
+    A run is not resumed on other data than its own, unless they are `new_data` and have the same classes and shape.
+
     A checkpoint is written every `save_every` seconds (0: after every epoch), at the end, and at a signal that stops
     the run. Its files above `part_bytes` are cut into parts of that size. A process that has waited for another one of
     its team for `patience` seconds gives up. `began` is when the work on it began, in seconds since the start of this
@@ -65,6 +68,8 @@ def fit(
     began = process_seconds() if began is None else began
     if resume and out is None:
         raise ValueError("resume needs the folder of the run")
+    if new_data and not resume:
+        raise ValueError("new_data is for a run that goes on; it needs resume")
     if resume and (start is not None or keep_best):
         raise ValueError("a resumed run goes on as it began; leave out start and keep_best")
     handed = {"network": network, "neuron": neuron, "data": dataset, "loss": loss, "optimizer": optimizer}
@@ -86,7 +91,7 @@ def fit(
 
         def images() -> Dataset:
             if earlier is not None:
-                return earlier.open_data(data, resume=True, download=download)
+                return earlier.open_data(data, resume=not new_data, download=download)
             own = load_data(recipe, data, parts.data, download=download)
             return own if begins is None else normalising(begins, own)
 
@@ -127,6 +132,7 @@ def fit(
                         run.remember(data=data, start=None if begins is None else begins.place())
                     if team.leads and resume:
                         run.keep_rows(trainer.step // feed.steps)
+                        run.change_data(found.info, trainer.step)
                     trainer.train(signals)
             except BaseException:  # a signal before the first step, too
                 if team.leads and earlier is None:

@@ -172,6 +172,14 @@ class Run:
         """The network of this run, without its weights."""
         return channels_last(network_for(self.recipe, self.data, self.parts))
 
+    def change_data(self, data: DataInfo, step: int) -> None:
+        """From `step` on it trains on other `data`, if they are others; the record of those before is kept."""
+        if self.data.same_content(data):
+            return
+        write_json(self.folder / f"data-until-{step:08d}.json", self.data.as_dict())
+        write_json(self.folder / "data.json", data.as_dict())
+        del self.data  # it is read again
+
     @property
     def beginning(self) -> bool:
         """Whether it has never had a checkpoint, rather than none any more."""
@@ -205,7 +213,8 @@ class Run:
             with open(self.metrics, "a", opener=_without_links) as file:
                 file.write(self._line(row))
         except OSError as error:
-            raise OSError(f"cannot write to {self.metrics}: {error.strerror}; the checkpoints are intact") from error
+            what = f"cannot write to {self.metrics}: {error.strerror}"
+            raise OSError(f"{what}{checkpoint.intact(self.checkpoints)}") from error
 
     def rows(self) -> list[Row]:
         """The metrics, one row per finished epoch."""
@@ -347,7 +356,7 @@ def open_data(
     if not record.same_content(found.info):
         what = f"these data are not the ones that {owner} was trained on: labels or content differ"
         if resume:
-            raise ValueError(f"{what}; continue it with its own data")
+            raise ValueError(f"{what}; continue it with its own data, or knowingly with these: --new-data")
         warnings.warn(what, stacklevel=2)
     return replace(found, info=replace(found.info, mean=record.mean, std=record.std))
 

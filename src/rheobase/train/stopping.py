@@ -2,16 +2,19 @@
 
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 SIGNALS = [
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP") if hasattr(signal, name)
 ]  # not every system has them all
+AGAIN = 0.01  # seconds until a signal is repeated whose exception Python has forgotten
 ECHO = 5.0  # seconds in which a launcher or scheduler may send a signal that the process already has
 SAVED = 75  # exit code: stopped and saved, the same command goes on (EX_TEMPFAIL, "try again later")
 
@@ -40,6 +43,8 @@ class Signals:
         self.number = 0
         self.at = 0.0
         self.stepping = False
+        self.watching = False
+        self.first = False  # whether the last exception was of the first signal
         self.launched = "RANK" in os.environ  # both a launcher and its processes can get a signal, and it passes it on
 
     @contextmanager
@@ -50,7 +55,8 @@ class Signals:
             wanted = [n for n in SIGNALS if n == signal.SIGINT or signal.getsignal(n) is not signal.SIG_IGN]
             before = {number: signal.signal(number, self._receive) for number in wanted}
         try:
-            yield self
+            with self._remembering() if before else nullcontext():
+                yield self
         finally:
             for number, old in before.items():
                 signal.signal(number, old)
@@ -64,12 +70,40 @@ class Signals:
         finally:
             self.stepping = False
 
+    @contextmanager
+    def _remembering(self) -> Iterator[None]:
+        """Repeat a signal, a bit later, whose exception Python would print and forget.
+
+        It forgets those that are raised while an object is removed, and that happens all the time.
+        """
+        hook = sys.unraisablehook
+
+        def repeat(lost: Any) -> None:
+            if not isinstance(lost.exc_value, KeyboardInterrupt) or not lost.exc_value.args:
+                hook(lost)
+                return
+            if self.first:
+                self.number = 0  # the next one is the first again
+            threading.Timer(AGAIN, self._send, lost.exc_value.args).start()
+
+        self.watching, sys.unraisablehook = True, repeat
+        try:
+            yield
+        finally:
+            self.watching, sys.unraisablehook = False, hook
+
+    def _send(self, number: int) -> None:
+        if self.watching:
+            os.kill(os.getpid(), number)
+
     def _receive(self, number: int, frame: FrameType | None) -> None:
         now = time.monotonic()
-        if not self.number:
+        first = not self.number
+        if first:
             self.number, self.at = number, now
             if self.stepping:
                 return
         elif self.launched and now - self.at < ECHO:
             return
+        self.first = first
         raise KeyboardInterrupt(number)
