@@ -62,7 +62,7 @@ def test_neurons_that_fire_like_the_papers_fold(choices):
 
 
 def test_a_relu_network_is_refused():
-    with pytest.raises(ValueError, match=r"^fold: the neurons of soma \(ReluSoma\) do not spike; .* `rheobase convert`"):
+    with pytest.raises(ValueError, match=r"^fold: the neurons of soma \(ReluSoma\) do not spike; .* `rheobase convert"):
         fold(build("resnet8", soma=ReluSoma))
 
 
