@@ -203,11 +203,8 @@ def attack(full: bool, seed: int, *, only: tuple[str, ...] = tuple(KINDS)) -> Re
         Random(seed).shuffle(cases)  # one that was stopped early has seen some of every kind
         processes = multiprocessing.get_context("fork")
         cores = len(os.sched_getaffinity(0))
-        # the pool ends its processes by SIGTERM, which means Ctrl-C to this one
-        with (
-            processes.Pool(cores, signal.signal, (signal.SIGTERM, signal.SIG_DFL)) as pool,
-            suppress(KeyboardInterrupt),
-        ):
+        plain = (signal.SIGTERM, signal.SIG_DFL)  # by which the pool ends its processes; to this one it means Ctrl-C
+        with processes.Pool(cores, signal.signal, plain) as pool, suppress(KeyboardInterrupt):
             for case, outcome in pool.imap_unordered(_happens, cases):
                 _note(report, case, outcome)
     points = [report.outcomes.get(kind, {}).get("killed", 0) for kind in list(KINDS)[:2]]
