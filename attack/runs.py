@@ -202,7 +202,9 @@ def attack(full: bool, seed: int, *, only: tuple[str, ...] = tuple(KINDS)) -> Re
         ]
         Random(seed).shuffle(cases)  # one that was stopped early has seen some of every kind
         processes = multiprocessing.get_context("fork")
-        with processes.Pool(len(os.sched_getaffinity(0))) as pool, suppress(KeyboardInterrupt):
+        cores = len(os.sched_getaffinity(0))
+        plain = (signal.SIGTERM, signal.SIG_DFL)  # by which the pool ends its processes; to this one it means Ctrl-C
+        with processes.Pool(cores, signal.signal, plain) as pool, suppress(KeyboardInterrupt):
             for case, outcome in pool.imap_unordered(_happens, cases):
                 _note(report, case, outcome)
     points = [report.outcomes.get(kind, {}).get("killed", 0) for kind in list(KINDS)[:2]]

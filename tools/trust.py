@@ -36,10 +36,10 @@ def runs(part: dict[str, Any]) -> str:
     broken = sum(count for outcome, count in total.items() if outcome not in ENDS)
     begins, goes_on = (facts["file operations"][name] for name in ("beginning", "going on"))
     said = (
-        f"{facts['runs']} trainings (seed {part['record']['seed']}, {part['seconds']} s, {part['record']['device']}) with "
-        f"{facts['kills']} kills, {facts['kills at file operations']} of them at a file operation (a run has {begins}, one "
-        f"that goes on {goes_on}): {facts['runs'] - broken} went on and ended bit for bit as one that was left alone; "
-        f"{broken} crashed, hung, ended in a traceback, could not go on or differed."
+        f"{facts['runs']} trainings (seed {part['record']['seed']}, {part['seconds']} s, {part['record']['device']}) "
+        f"with {facts['kills']} kills, {facts['kills at file operations']} of them at a file operation (a run has "
+        f"{begins}, one that goes on {goes_on}): {facts['runs'] - broken} went on and ended bit for bit as one that "
+        f"was left alone; {broken} crashed, hung, ended in a traceback, could not go on or differed."
     )
     rows = []
     for kind, counts in part["outcomes"].items():

@@ -317,7 +317,7 @@ def test_weights_that_are_not_finite_are_never_written(whole: Path, tmp_path: Pa
 def test_spoiled_weights_are_not_written_where_evaluation_is_rare(tmp_path: Path) -> None:
     """An epoch of one step: its update spoils weights that no loss has seen yet."""
     out = tmp_path / "run"
-    settings = ("lr=1e38", "batch_size=1438", "epochs=8", "evaluate_every=4")
+    settings = ("lr=1e45", "batch_size=1438", "epochs=8", "evaluate_every=4")
     with pytest.raises(ValueError, match=r"weights are no longer finite after step 1; try a smaller lr"):
         train.fit(recipe(*settings), out=out, device="cpu", save_every=0)
     assert not list(out.glob("checkpoints/*"))

@@ -202,7 +202,7 @@ class Run:
 
     def discard_if_empty(self) -> None:
         """Remove a run that failed before its first epoch: it would only be in the way of the next try."""
-        if not self.metrics.exists() and not checkpoint.newest_step(self.checkpoints):
+        if self.folder.exists() and not self.metrics.exists() and not checkpoint.newest_step(self.checkpoints):
             (self.folder / BEGINNING).touch()
             _clear(self.folder)
             shutil.rmtree(self.folder, ignore_errors=True)
