@@ -49,8 +49,8 @@ def data(
     rows = table("class", "training", "test")
     for column in rows.columns[1:]:
         column.justify = "right"
-    for name, *counts in zip(map(one_line, info.classes), train, test, strict=True):
-        rows.add_row(name, *map(str, counts))
+    for label, *counts in zip(map(one_line, info.classes), train, test, strict=True):
+        rows.add_row(label, *map(str, counts))
     rows.add_row("all", str(sum(train)), str(sum(test)))
     console.print(rows, soft_wrap=False)
     shape = " x ".join(map(str, found.train.shape))
