@@ -143,6 +143,7 @@ def test_one_that_python_forgets_is_still_the_first() -> None:
         with signals.kept_for_later():  # it is remembered, as any that comes while steps are taken
             while not signals.number:
                 time.sleep(stopping.AGAIN)
+            time.sleep(20 * stopping.AGAIN)  # a second one would end this
     assert signals.number == signal.SIGTERM
 
 
