@@ -16,6 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
+from rheobase.paper.others import OTHERS
 from rheobase.paper.training import PUBLISHED
 from tools import documents, readme, steptimes, theory, trust
 from tools.commit_of import commits_of, has_history
@@ -141,8 +142,14 @@ def running(text: str) -> str:
 def holds(numbers: tuple[float, ...], figure: str, unit: str) -> bool:
     """Whether one of the numbers, or of those in the paper, is the figure when it is rounded like it."""
     digits, value = len(figure.partition(".")[2]), float(figure)
-    published = tuple(number for table in PUBLISHED.values() for number in table.values())
-    return any(round(n * s, digits) == value for n in numbers + published for s in _SCALES.get(unit, (1,)))
+    return any(round(n * s, digits) == value for n in numbers + published() for s in _SCALES.get(unit, (1,)))
+
+
+@cache
+def published() -> tuple[float, ...]:
+    """The accuracies that the paper prints, its own and those of other systems."""
+    own = [number for table in PUBLISHED.values() for number in table.values()]
+    return (*own, *(other.accuracy for table in OTHERS.values() for rows in table.values() for other in rows))
 
 
 @cache
