@@ -39,7 +39,8 @@ def runs(part: dict[str, Any]) -> str:
         f"{facts['runs']} trainings (seed {part['record']['seed']}, {part['seconds']} s, {part['record']['device']}) "
         f"with {facts['kills']} kills, {facts['kills at file operations']} of them at a file operation (a run has "
         f"{begins}, one that goes on {goes_on}): {facts['runs'] - broken} went on and ended bit for bit as one that "
-        f"was left alone; {broken} crashed, hung, ended in a traceback, could not go on or differed."
+        f"was left alone; {broken} hung, ended in a traceback, could not go on or differed. {total.get('died', 0)} of "
+        "them died inside torch for want of memory before they went on."
     )
     rows = []
     for kind, counts in part["outcomes"].items():
