@@ -26,7 +26,7 @@ def test_runs_that_broke_are_counted() -> None:
     part["outcomes"][kind] |= {"differs": 2, "hang": 1}
     part["total"] |= {"differs": 2, "hang": 1}
     text = SECTIONS["runs"](part)
-    assert "; 3 crashed, hung" in text
+    assert "; 3 hung, ended" in text
     assert f": {part['facts']['runs'] - 3} went on" in text
     assert next(line for line in text.splitlines() if line.startswith(f"| {kind} ")).endswith(" 3 |")
 
