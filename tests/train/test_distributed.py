@@ -33,6 +33,7 @@ from rheobase.train.loop import SAVE_SECONDS
 from rheobase.train.optimizers import make_optimizer
 from rheobase.train.runs import Run, channels_last
 from rheobase.train.step import Step, make_step
+from rheobase.train.trainer import Trainer
 from tests.train.test_loop import StopAt
 
 processes = multiprocessing.get_context("forkserver")
@@ -267,6 +268,29 @@ def test_checkpoints_inside_an_epoch_change_nothing(tmp_path: Path) -> None:
     for file, tensors in seldom.tensors.items():
         for name, tensor in tensors.items():
             assert torch.equal(often.tensors[file][name], tensor), name
+
+
+def noting_fit(rank: int, world: int, port: int, folder: Path, settings: tuple[str, ...]) -> None:
+    """Like `fit`, and every process writes its own network beside the folder whenever all save."""
+    save = Trainer.save
+
+    def noting(self: Trainer) -> None:
+        torch.save(self.result.state_dict(), folder.with_name(f"{rank}-{self.step}.pt"))
+        save(self)
+
+    Trainer.save = noting  # type: ignore[method-assign]
+    fit(rank, world, port, folder, settings, 1e-9)
+
+
+def test_a_checkpoint_inside_an_epoch_has_the_statistics_of_all(tmp_path: Path) -> None:
+    run_team(noting_fit, 2, tmp_path / "run", ("statistics=local", "epochs=1", "timesteps=1"))
+    inside, _ = sorted((tmp_path / "run" / "checkpoints").iterdir(), key=lambda path: int(path.name))
+    one, other = (torch.load(tmp_path / f"{rank}-{int(inside.name)}.pt") for rank in range(2))
+    differing = 0
+    for name, kept in checkpoint.load(inside).weights.items():
+        torch.testing.assert_close(kept, (one[name] + other[name]) / 2, rtol=1e-6, atol=1e-8)
+        differing += not torch.equal(one[name], other[name])
+    assert differing, "the processes had the same statistics anyway"
 
 
 class Tired(ReferenceSoma):
