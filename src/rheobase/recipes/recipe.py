@@ -109,6 +109,8 @@ class Recipe:
     """What is kept for the backward pass: all, spikes as bits, or as little as possible; gradients are the same."""
     statistics: Literal["joined", "local"] = "joined"
     """Of several processes, tdBN normalises by the images of all together, or each by its own."""
+    deterministic: bool = False
+    """On a GPU, only algorithms of cuDNN that give the same bits every time; slower."""
     evaluate_every: int = 1
     """Epochs between two evaluations; the last epoch is always evaluated."""
     seed: int = 0

@@ -25,7 +25,7 @@ from rheobase.train.freezing import freeze, train_mode
 from rheobase.train.optimizers import make_optimizer
 from rheobase.train.runs import channels_last, network_for
 from rheobase.train.step import DTYPES, make_step
-from rheobase.train.switches import cudnn
+from rheobase.train.switches import cudnn_for
 
 RESERVED_GIB = 1.0  # of a GPU's memory, for CUDA itself and gaps between allocations
 WORKSPACE = 240 * 2**20  # of cuDNN and cuBLAS: steps were seen to take 50 to 360 MiB on an H200
@@ -126,7 +126,7 @@ def step_seconds(recipe: Recipe, data: DataInfo, device: torch.device, *, second
     A GPU runs the captured step. A CPU, where a large batch may take minutes, is timed with as few images as fill about
     so many `seconds` (at least two), and the rest is scaled.
     """
-    with torch.random.fork_rng(), cudnn(benchmark=True):
+    with torch.random.fork_rng(), cudnn_for(recipe):
         run = _timed_step(recipe, data, device)
         if device.type == "cuda":
             for _ in range(5):  # autotuning, and the capture

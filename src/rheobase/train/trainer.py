@@ -24,7 +24,7 @@ from rheobase.train.progress import Reporter, process_seconds
 from rheobase.train.runs import Row, Run
 from rheobase.train.step import Step, learning_rate, make_step
 from rheobase.train.stopping import Interrupted, Signals
-from rheobase.train.switches import cudnn
+from rheobase.train.switches import cudnn_for
 from rheobase.train.writing import Writer
 
 
@@ -75,7 +75,7 @@ class Trainer:
         self.make_room()
         timesteps, step = 0, None
         try:
-            with cudnn(benchmark=True), signals.kept_for_later():
+            with cudnn_for(self.recipe), signals.kept_for_later():
                 for epoch in range(self.step // steps, self.recipe.epochs):
                     if step is None or timesteps != self.recipe.timesteps_at(epoch):
                         timesteps = self.recipe.timesteps_at(epoch)
