@@ -2,7 +2,8 @@
 
 python -m tools.ship runs/cifar10_resnet19_t2-1 cifar10-resnet19-t2 --data DATA
 
-Writes the run with 8-bit weights to src/rheobase/deploy/networks/NAME, and results/shipped/NAME.json.
+Writes the run with 8-bit weights to src/rheobase/deploy/networks/NAME, and results/shipped/NAME.json. A run that is
+already there, src/rheobase/deploy/networks/NAME, is only measured again.
 """
 
 import argparse
@@ -65,8 +66,10 @@ def pack(source: Path, name: str) -> Path:
 
 
 def ship(source: Path, name: str, *, data: Path | None, device: str) -> dict[str, Any]:
-    """Write the run `source` to the package as `name`; what was found when that network was run."""
-    run, folder = Run(source), pack(source, name)
+    """Write the run `source` to the package as `name`, unless it is there; what was found when that network was run."""
+    run, folder = Run(source), shipped.FOLDER / name
+    if source.resolve() != folder.resolve():
+        pack(source, name)
     found = evaluate_run(folder, data=data, device=device)
     return {
         "name": name,
