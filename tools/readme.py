@@ -126,8 +126,6 @@ def shipped_table(paths: list[Path]) -> str:
     for path in paths:
         found = _json(path)
         trained, own = (f"{100 * found[key]:.2f}" for key in ("trained_accuracy", "accuracy"))
-        if "measured" in found:  # on another form of the same weights
-            own += f" ({found['measured']['what'].partition(':')[0]})"
         size = f"{found['bytes'] / 2**20:.1f}"
         lines.append(f"| `{found['name']}` | {found['recipe']['timesteps']} | {trained} | {own} | {size} |")
     return "\n".join(lines)
