@@ -33,7 +33,7 @@ test-kills: .venv/installed  ## kill and resume a run at 100 random moments
 test-peers: .venv/installed  ## install faery, numba, Triton, ONNX, MkDocs and the peer libraries, and run the tests that need them
 	$(PIP) --editable ".[dev,docs,events,imagenet,kernels,onnx]"
 	$(PIP) --no-deps $(PEERS)
-	$(PYTEST) -m "not slow" tests/kernels tests/conformance tests/cli/test_deploy.py tests/deploy tests/data tests/tools/test_pages.py
+	$(PYTEST) -m "not slow" tests/kernels tests/conformance tests/cli/test_deploy.py tests/deploy tests/data tests/docs/test_features.py tests/tools/test_pages.py
 
 test-package: .venv/installed  ## build wheel and sdist, install them into an empty environment and use them there
 	$(PIP) build

@@ -1,6 +1,6 @@
 """Write the tables of the documents from the files in results/: python -m tools.documents
 
-docs/theory.md has a tool of its own, tools.theory, and README.md too, tools.readme.
+docs/theory.md has a tool of its own, tools.theory, and so has README.md, tools.readme.
 """
 
 import json
@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+from tools import results
 
 ROOT = Path(__file__).parents[1]
 START, END = "<!-- {}: written by python -m {} -->", "<!-- end of {} -->"
@@ -123,6 +125,7 @@ DOCUMENTS: dict[str, dict[str, Callable[[], str]]] = {
     "docs/data.md": {"readers": readers, "slicing": slicing},
     "docs/deploy.md": {"inference": inference},
     "docs/neurons.md": {"neurons": neurons},
+    "docs/results.md": {"results": lambda: "\n\n".join(results.tables())},
 }
 
 
