@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tools import neurons as trained_neurons
 from tools import results
 
 ROOT = Path(__file__).parents[1]
@@ -117,6 +118,11 @@ def neurons() -> str:
     return table(("neuron", "us", "against the paper's"), rows)
 
 
+def trained() -> str:
+    """What other neurons and blocks do to accuracy."""
+    return table(trained_neurons.HEADINGS, trained_neurons.rows()) + "\n\n" + trained_neurons.noise_sentence()
+
+
 def _rounded(rate: float) -> str:
     return f"{rate:.0f}" if rate >= 10 else f"{rate:.1f}"
 
@@ -124,7 +130,7 @@ def _rounded(rate: float) -> str:
 DOCUMENTS: dict[str, dict[str, Callable[[], str]]] = {
     "docs/data.md": {"readers": readers, "slicing": slicing},
     "docs/deploy.md": {"inference": inference},
-    "docs/neurons.md": {"neurons": neurons},
+    "docs/neurons.md": {"neurons": neurons, "trained": trained},
     "docs/results.md": {"results": lambda: "\n\n".join(results.tables())},
 }
 
