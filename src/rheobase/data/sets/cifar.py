@@ -21,6 +21,7 @@ from rheobase.plugins import dataset
 
 SITE = "https://www.cs.toronto.edu/~kriz"
 PIXELS = 3 * 32 * 32
+CLASSES = {"cifar10": 10, "cifar100": 100}
 
 
 @dataclass(frozen=True)
@@ -102,13 +103,13 @@ LAYOUTS = {
 
 
 @dataset
-@expecting(classes=10, channels=3, size=32, images=50_000)
+@expecting(classes=CLASSES["cifar10"], channels=3, size=32, images=50_000)
 def cifar10(path: Path, *, download: bool = False) -> Dataset:
     return _load("cifar10", path, download)
 
 
 @dataset
-@expecting(classes=100, channels=3, size=32, images=50_000)
+@expecting(classes=CLASSES["cifar100"], channels=3, size=32, images=50_000)
 def cifar100(path: Path, *, download: bool = False) -> Dataset:
     return _load("cifar100", path, download)
 
@@ -133,7 +134,12 @@ def _load(name: str, folder: Path, wanted: bool) -> Dataset:
         )
     path, layout = found
     train, test = _split(path, layout, layout.train), _split(path, layout, layout.test)
-    return Dataset.of(name, train, test, _class_names(path, layout), fingerprint=official_fingerprint(name))
+    classes = _class_names(path, layout)
+    if len(classes) != CLASSES[name]:
+        raise ValueError(
+            f"{path / layout.names} has {len(classes)} names, expected {CLASSES[name]}; unpack the archive again"
+        )
+    return Dataset.of(name, train, test, classes, fingerprint=official_fingerprint(name))
 
 
 def _find(name: str, folder: Path) -> tuple[Path, Layout] | None:
@@ -149,7 +155,12 @@ def _split(folder: Path, layout: Layout, files: Mapping[str, str]) -> Split:
     for name, md5 in files.items():
         content = _read(folder / name, md5)
         if isinstance(layout.label, int):
-            records = np.frombuffer(content, np.uint8).reshape(-1, layout.label + PIXELS)
+            size = layout.label + PIXELS
+            if not content or len(content) % size:
+                raise ValueError(
+                    f"{folder / name}: {len(content)} bytes are no images of {size}; unpack the archive again"
+                )
+            records = np.frombuffer(content, np.uint8).reshape(-1, size)
             labels.append(records[:, layout.label - 1])
             images.append(records[:, layout.label :])
         else:
