@@ -187,7 +187,10 @@ class Trainer:
         return self.before + process_seconds() - self.began
 
     def _check_finite(self, loss: float) -> None:
+        """Of all processes: all come to the same result, and the first one says it."""
         if not isfinite(loss):
+            if not self.team.leads:
+                self.team.confer(True)  # this breaks when the first process has ended
             raise ValueError(f"the loss became {loss} by step {self.step}; {self._advice()}")
 
     def _advice(self) -> str:
