@@ -89,7 +89,9 @@ class Trainer:
                     self._epoch(epoch, step, accord)
                 self.writer.wait()
                 self.run.interrupted = accord.settle().signal
-        except NotFinite as error:
+        except NotFinite as error:  # in all processes alike
+            if not self.team.leads:
+                self.team.confer(True)  # this breaks when the first process, which says it, has ended
             raise ValueError(f"{error}; {self._advice()}") from None
         finally:
             release(step)  # first: the group must not end before it, and another signal may break off the rest
@@ -136,9 +138,8 @@ class Trainer:
         self.totals.copy_(self.team.sum(self.totals))
         self._check_finite(self.totals.tolist())
         row = self._row(epoch, seen_before, started)
-        if not isfinite(
-            found := row.get("test_loss", 0.0)
-        ):  # the last update can spoil what the last loss has not seen
+        found = row.get("test_loss", 0.0)
+        if not isfinite(found):  # the last update can spoil what the last loss has not seen
             raise NotFinite(f"the test loss became {found} by step {self.step}")
         self.totals.zero_()
         last = epoch + 1 == self.recipe.epochs
