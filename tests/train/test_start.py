@@ -329,6 +329,15 @@ def test_hybrid_of_another_network(converted: Path, tmp_path: Path, settings: li
     assert not (tmp_path / "run").exists()
 
 
+def test_a_relu_run_is_converted_first(converted: Path, tmp_path: Path) -> None:
+    relu, options = converted.parent / "relu", {"out": tmp_path / "run", "device": "cpu"}
+    with pytest.raises(ValueError, match=r"relu: its neurons do not spike \(neuron=relu\); convert it with `rheobase"):
+        train.fit(recipe(), start=relu, **options)
+    assert not (tmp_path / "run").exists()
+    again = train.fit(recipe("epochs=1", "neuron=relu", "timesteps=1", "lr=0.001"), start=relu, **options)
+    assert again.rows()[-1]["test_accuracy"] > 0.9
+
+
 def test_hybrid_training_of_other_classes(converted: Path, tmp_path: Path) -> None:
     options: dict[str, Any] = {"start": converted, "dataset": few_digits(), "device": "cpu"}
     with pytest.raises(ValueError, match="the synapses of head_decode have other shapes; use the network and the data"):
