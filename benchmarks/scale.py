@@ -3,9 +3,9 @@
     python -m benchmarks.scale                        needs 16 cores
 
 The batch of a step is shared by all processes, each with threads (and cores) of its own. The prediction knows three
-things, all measured here: the step of a process that has nobody to wait for, on its share of the batch; the latency of
-gloo; its bandwidth. Processes of one machine share its memory, unlike GPUs, so the step is also timed while as many
-others are at the same work beside it, without a group. That is what the prediction starts from; the file has both.
+things, all measured here before the group trains: the step of processes that work on their shares beside each other,
+but exchange nothing; the latency of gloo; its bandwidth. `benchmarks.rehearsal` says how. GPUs share no memory and are
+hardly ever late, so `rheobase plan` begins with the step of one that is alone; the file has that step too.
 
 Results of `benchmarks.group`, where there are some of the GPU whose step times the package has, are compared too: a
 group of one has nobody to wait for, so its step is predicted to be that of one process.
@@ -18,28 +18,26 @@ import os
 import socket
 import statistics
 import tempfile
-import time
-from collections.abc import Callable
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-import torch.distributed as dist
 
 from benchmarks.output import result_path
+from benchmarks.rehearsal import Rehearsal, rehearse
 from rheobase import recipes, train
 from rheobase.data import Dataset, Split, expected
 from rheobase.recipes import Recipe
 from rheobase.train import distributed, scale, steptimes
+from rheobase.train.heap import keep_freed_memory
 from rheobase.train.record import write_result
-from rheobase.train.scale import Cluster, Link
+from rheobase.train.scale import Cluster
 from rheobase.train.steptimes import Estimate
 
 CPU = torch.device("cpu")
 CLASSES = 10
-SMALL, LARGE = 2**10, 2**21  # values of the collectives that are timed
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["rheobase.train"])
 
@@ -60,50 +58,45 @@ def step_seconds(recipe: Recipe, data: Dataset, folder: Path) -> float:
     return statistics.median(row["seconds"] for row in rows) * recipe.batch_size / len(data.train)
 
 
-def measured_link(repeats: int) -> Link:
-    """Latency and bandwidth of this process's group, such that the model's collectives take what gloo takes here."""
+class Found(NamedTuple):
+    """By one process."""
 
-    def timed(collective: Callable[[], Any]) -> float:
-        times = []
-        for _ in range(repeats):
-            dist.barrier()
-            began = time.perf_counter()
-            collective()
-            times.append(time.perf_counter() - began)
-        return statistics.median(times)
-
-    world = dist.get_world_size()
-    few, many = torch.ones(SMALL), torch.ones(LARGE)
-    parts = [torch.empty_like(few) for _ in range(world)]
-    messages = 3 * (world - 1)  # of a gathering and a reduction
-    latency = (timed(lambda: dist.all_gather(parts, few)) + timed(lambda: dist.all_reduce(few))) / messages
-    sending = timed(lambda: dist.all_reduce(many.fill_(1.0))) - 2 * (world - 1) * latency
-    return Link(latency, 2 * (world - 1) / world * many.nbytes / sending)
+    seconds: float
+    """Of a step of its training, alone or in the group."""
+    rehearsal: Rehearsal | None = None
 
 
 def member(
-    answer: Connection, rank: int, world: int, port: int | None, cores: list[int], recipe: Recipe, steps: int, out: Path
+    answer: Connection, rank: int, world: int, port: int, cores: list[int], recipe: Recipe, steps: int, out: Path
 ) -> None:
-    """A process of a group, or one that is alone at work beside others if there is no port."""
+    """A process of a group, or one alone."""
+    keep_freed_memory()  # as the command does
     torch.set_num_threads(len(cores))
     os.sched_setaffinity(0, cores)
     data = noise(recipe, steps * recipe.batch_size)
-    if port is None:
-        answer.send({"seconds": step_seconds(recipe, data, out / str(rank))})
+    if world == 1:
+        answer.send(Found(step_seconds(recipe, data, out)))
         return
     place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     os.environ |= {name: str(value) for name, value in place.items()}
+    own = share(recipe, world)
     with distributed.team(CPU):
-        answer.send({"link": measured_link(repeats=4 * steps), "seconds": step_seconds(recipe, data, out)})
+        rehearsal = rehearse(own, noise(own, steps * own.batch_size))
+        answer.send(Found(step_seconds(recipe, data, out), rehearsal))
 
 
-def team(recipe: Recipe, steps: int, world: int, threads: int, *, grouped: bool) -> list[dict[str, Any]]:
-    """What each of `world` processes has found; all begin together."""
+def share(recipe: Recipe, world: int) -> Recipe:
+    """What a process of a group trains, by itself."""
+    info = noise(recipe, recipe.batch_size).info
+    return replace(recipe, batch_size=scale.share(recipe, info, Cluster(world)))
+
+
+def team(recipe: Recipe, steps: int, world: int, threads: int) -> list[Found]:
+    """What each of `world` processes has found."""
     cores = sorted(os.sched_getaffinity(0))
     if world * threads > len(cores):
         raise ValueError(f"{world} processes of {threads} threads need {world * threads} cores; there are {len(cores)}")
-    port = _free_port() if grouped else None
-    processes, answers = [], []
+    port, processes, answers = _free_port(), [], []
     with tempfile.TemporaryDirectory() as folder:
         for rank in range(world):
             here, there = PROCESSES.Pipe(duplex=False)
@@ -129,32 +122,32 @@ def _free_port() -> int:
 def measure(recipe: Recipe, world: int, threads: int, steps: int, whole: float) -> dict[str, Any]:
     """A step whose batch `world` processes share, predicted and measured; that of one process takes `whole` seconds."""
     if world == 1:
-        (again,) = team(recipe, steps, 1, threads, grouped=False)
-        return compare(recipe, 1, whole, alone=whole, beside=whole, link=None, measured=again["seconds"])
-    own = replace(recipe, batch_size=-(-recipe.batch_size // world))
-    (alone,) = (found["seconds"] for found in team(own, steps, 1, threads, grouped=False))
-    beside = max(found["seconds"] for found in team(own, steps, world, threads, grouped=False))
-    first, *_ = team(recipe, steps, world, threads, grouped=True)
-    return compare(recipe, world, whole, alone=alone, beside=beside, link=first["link"], measured=first["seconds"])
+        (again,) = team(recipe, steps, 1, threads)
+        return compare(recipe, 1, whole, alone=whole, rehearsal=None, measured=again.seconds)
+    (alone,) = team(share(recipe, world), steps, 1, threads)
+    first, *_ = team(recipe, steps, world, threads)
+    return compare(recipe, world, whole, alone=alone.seconds, rehearsal=first.rehearsal, measured=first.seconds)
 
 
 def compare(
-    recipe: Recipe, world: int, whole: float, *, alone: float, beside: float, link: Link | None, measured: float
+    recipe: Recipe, world: int, whole: float, *, alone: float, rehearsal: Rehearsal | None, measured: float
 ) -> dict[str, Any]:
-    """The prediction from what was measured of a process alone, of one beside others, and of gloo."""
+    """The prediction from what was measured of a process alone, or of several in rehearsal."""
     info = noise(recipe, recipe.batch_size).info
     traffic, _ = scale.counted(recipe, info)
-    cluster = Cluster(world, inside=link, start=0.0) if link else Cluster(world)
+    cluster = Cluster(world, inside=rehearsal.link, start=0.0) if rehearsal else Cluster(world)
     own = scale.share(recipe, info, cluster)
-    step_times = {recipe.batch_size: whole, own: beside}
+    step_times = {recipe.batch_size: whole, own: rehearsal.slowest if rehearsal else whole}
     predicted = scale.predict(recipe, info, cluster, traffic, lambda n, _: Estimate(step_times[n], "measured", "here"))
     return {
         "processes": world,
         "batch": own,
         "alone_seconds": alone,
-        "beside_others_seconds": beside,
-        "latency_seconds": link and link.latency,
-        "bytes_per_second": link and link.bandwidth,
+        "beside_others_seconds": rehearsal and rehearsal.beside,
+        "slowest_seconds": rehearsal and rehearsal.slowest,
+        "idle_latency_seconds": rehearsal and rehearsal.idle_latency,
+        "latency_seconds": rehearsal and rehearsal.link.latency,
+        "bytes_per_second": rehearsal and rehearsal.link.bandwidth,
         "collectives": traffic.collectives,
         "bytes": traffic.bytes,
         "statistics_seconds": predicted.statistics,
@@ -202,12 +195,12 @@ def main() -> None:
     changes = [f"{name}={setting[name]}" for name in ("network", "image_size", "timesteps", "epochs")]
     recipe = recipes.get("demo").changed([*changes, f"batch_size={options.batch}", "padding=0", "evaluate_every=1000"])
     out = options.out or result_path("scale", CPU)
-    (whole,) = team(recipe, options.steps, 1, options.threads, grouped=False)
+    (whole,) = team(recipe, options.steps, 1, options.threads)
     runs, groups = [], groups_of_one(Path("results"))
     for row in groups:
         print(f"{row['network']}, group of one, {row['batch']} images: {_compared(row)}")
     for world in options.processes:
-        row = measure(recipe, world, options.threads, options.steps, whole["seconds"])
+        row = measure(recipe, world, options.threads, options.steps, whole.seconds)
         runs.append(row)
         print(f"{world} processes of {row['batch']} images: {_compared(row)}", flush=True)
         write_result(out, {"setting": setting, "runs": runs, "groups_of_one": groups}, device=CPU, seed=recipe.seed)

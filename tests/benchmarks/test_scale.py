@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import scale
+from benchmarks.rehearsal import Rehearsal
 from rheobase import recipes
 from rheobase.train import steptimes
 from rheobase.train.scale import Link
@@ -17,17 +18,22 @@ TOY = recipes.get("demo").changed(["image_size=8", "timesteps=1", "epochs=2", "b
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="cores cannot be chosen here")
-def test_the_processes_of_a_group_train_and_measure_gloo() -> None:
+def test_the_processes_of_a_group_rehearse_and_train() -> None:
     if len(os.sched_getaffinity(0)) < 2:
         pytest.skip("needs two cores")
-    for found in scale.team(TOY, 1, 2, 1, grouped=True):
-        assert found["seconds"] > 0
-        assert found["link"].latency > 0
+    one, other = scale.team(TOY, 1, 2, 1)
+    assert one.seconds > 0
+    assert one.rehearsal is not None
+    assert one.rehearsal == other.rehearsal, "all know the same"
+    assert 0 < one.rehearsal.beside <= one.rehearsal.slowest
+    assert min(one.rehearsal.link.latency, one.rehearsal.idle_latency) > 0
+    (alone,) = scale.team(TOY, 1, 1, 1)
+    assert alone.rehearsal is None
 
 
 def test_a_prediction_is_made_of_what_was_measured() -> None:
-    link = Link(latency=1e-3, bandwidth=1e9)
-    row = scale.compare(TOY, 2, 0.5, alone=0.2, beside=0.25, link=link, measured=0.4)
+    rehearsal = Rehearsal(beside=0.22, slowest=0.25, link=Link(latency=1e-3, bandwidth=1e9), idle_latency=1e-4)
+    row = scale.compare(TOY, 2, 0.5, alone=0.2, rehearsal=rehearsal, measured=0.4)
     assert (row["processes"], row["batch"], row["collectives"], row["alone_seconds"]) == (2, 3, 15, 0.2)
     assert row["statistics_seconds"] == pytest.approx(7 * 1e-3 + 7 * 2e-3, rel=0.01)  # they are small
     assert row["gradients_seconds"] == pytest.approx(2e-3 + row["bytes"] / 1e9, rel=0.01)  # and most of all bytes
@@ -35,7 +41,7 @@ def test_a_prediction_is_made_of_what_was_measured() -> None:
     assert row["predicted_seconds"] == pytest.approx(parts)
     assert row["predicted_to_measured"] == pytest.approx(parts / 0.4)
     assert row["measured_efficiency"] == pytest.approx(0.5 / (2 * 0.4))
-    one = scale.compare(TOY, 1, 0.5, alone=0.5, beside=0.5, link=None, measured=0.5)
+    one = scale.compare(TOY, 1, 0.5, alone=0.5, rehearsal=None, measured=0.5)
     assert (one["predicted_to_measured"], one["latency_seconds"]) == (1.0, None)
 
 
@@ -53,4 +59,4 @@ def test_groups_of_one_are_compared_with_the_step_of_one_process(tmp_path: Path)
 
 def test_more_threads_than_cores() -> None:
     with pytest.raises(ValueError, match="999 processes of 1 threads need 999 cores; there are"):
-        scale.team(TOY, 1, 999, 1, grouped=False)
+        scale.team(TOY, 1, 999, 1)

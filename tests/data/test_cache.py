@@ -87,6 +87,7 @@ def test_what_killed_processes_left_is_removed_after_a_day(maker: Maker) -> None
         ("about.json", b'"sha256": "', b'"sha256": "0'),
         ("about.json", b'"uncounted": 4', b'"uncounted": 5'),
         ("about.json", b"{", b"3 {"),
+        ("about.json", b"{", b"[" * 200_000),
         ("about.json", b'"events"', b'"event"'),
     ],
 )

@@ -162,6 +162,24 @@ def test_names_that_are_no_text(small: Path) -> None:
         data.load("cifar10", small)
 
 
+def test_another_number_of_names(small: Path) -> None:
+    path = small / "cifar-10-batches-bin" / "batches.meta.txt"
+    path.write_text(path.read_text() + "frogs\n")
+    with pytest.raises(ValueError, match=r"batches\.meta\.txt has 11 names, expected 10; unpack"):
+        data.load("cifar10", small)
+
+
+@pytest.mark.parametrize("bytes_left", [0, 3072])
+def test_files_that_hold_no_whole_images(small: Path, bytes_left: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where their checksums agree."""
+    layout, _ = cifar.LAYOUTS["cifar10"]
+    path = small / layout.folder / "test_batch.bin"
+    path.write_bytes(path.read_bytes()[:bytes_left])
+    monkeypatch.setitem(cifar.LAYOUTS, "cifar10", (replace(layout, test={path.name: md5(path)}),))
+    with pytest.raises(ValueError, match=rf"test_batch\.bin: {bytes_left} bytes are no images of 3073; unpack"):
+        data.load("cifar10", small)
+
+
 class Evil:
     def __reduce__(self) -> Any:
         return os.system, ("touch evil",)

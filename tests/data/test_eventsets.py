@@ -168,7 +168,7 @@ def test_nmnist_folders_and_arrays_agree(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="rising offsets"):
         load("nmnist", tmp_path / "falling.npz")
     np.savez(tmp_path / "half.npz", **columns, offsets=offsets, labels=labels, is_test=[False] * 20)
-    with pytest.raises(ValueError, match="nmnist: all 20 recordings are on one side of the split"):
+    with pytest.raises(ValueError, match="data set 'nmnist': all 20 recordings are on one side of the split"):
         load("nmnist", tmp_path / "half.npz")
 
 

@@ -90,8 +90,8 @@ def fit(rank: int, world: int, port: int, folder: Path, number: int, *settings: 
         train.fit(recipe(*settings), out=folder, device="cpu", **options)
     except train.Interrupted as stop:
         sys.exit(stop.number)
-    except TeamBroken as error:
-        (folder.parent / f"{rank}.txt").write_text(f"{error.quiet} {error}")
+    except (TeamBroken, ValueError) as error:
+        (folder.parent / f"{rank}.txt").write_text(f"{getattr(error, 'quiet', False)} {error}")
         sys.exit(1)
 
 
@@ -155,6 +155,18 @@ def test_a_process_that_hangs_ends_the_others_after_their_patience(tmp_path: Pat
     assert outcome(2, tmp_path / "run", signal.SIGSTOP) == [1, -signal.SIGKILL]
     expected = "False a process of this run did not answer for 5 s (--patience); --continue goes on with what was saved"
     assert (tmp_path / "0.txt").read_text() == expected
+
+
+@pytest.mark.parametrize(
+    ("precision", "said"),
+    [("fp32", "the loss became nan by step "), ("fp64", "weights are no longer finite after step ")],
+)
+def test_only_the_first_process_says_what_is_not_finite(tmp_path: Path, precision: str, said: str) -> None:
+    """Too large numbers spoil the loss, in float64 only the weights after the last step: in a thread of the first."""
+    settings = ("lr=1e38", "timesteps=1", f"precision={precision}")
+    assert outcome(2, tmp_path / "run", 0, *settings) == [1, 1]
+    assert (tmp_path / "0.txt").read_text().startswith(f"False {said}")
+    assert (tmp_path / "1.txt").read_text().startswith("True another process of this run has ended")
 
 
 def test_the_last_batch_stays_what_it_was() -> None:

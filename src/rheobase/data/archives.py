@@ -55,6 +55,8 @@ def members(archive: Path, inside: Member | None = None) -> Iterator[Member]:
                     if tar.offset <= at:  # a size below 0, at which it would go round for ever
                         raise tarfile.ReadError("it leads back into itself")
                     at = tar.offset
+                    if not _is_text(entry.name):
+                        raise tarfile.ReadError(f"{entry.name[:60]!r} is no name in UTF-8")
                     if entry.isreg() and begin + entry.offset_data + max(0, entry.size) > stop:
                         raise tarfile.ReadError(f"{entry.name[:60]!r} is cut short")
                     tar.members = []  # type: ignore[attr-defined]  # it would keep a million of them
@@ -63,6 +65,15 @@ def members(archive: Path, inside: Member | None = None) -> Iterator[Member]:
         except (tarfile.TarError, ValueError, OverflowError, RecursionError, AttributeError) as error:
             what = f"not a whole tar archive ({first_line(error)})"
             raise ValueError(f"{inside or archive}: {what}; get it again") from None
+
+
+def _is_text(name: str) -> bool:
+    """Bytes that are no UTF-8 are kept in a name as halves of characters, which nobody can write."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 class _Part(RawIOBase):

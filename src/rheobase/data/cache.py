@@ -24,6 +24,8 @@ from rich.console import Console
 from rich.progress import track
 from torch import Tensor
 
+from rheobase.files import parse_json
+
 VERSION = 3  # of how slices are made
 ABANDONED = 24 * 3600  # seconds after which an unfinished entry is nobody's
 
@@ -78,7 +80,7 @@ def _open(entry: Path, shape: tuple[int, ...]) -> Recordings | None:
     if not entry.is_dir():
         return None
     try:
-        about = json.loads((entry / "about.json").read_text())
+        about = parse_json((entry / "about.json").read_bytes())
         stated = about.pop("sha256")
         with open(entry / "frames.bin", "rb") as file:
             digest = hashlib.file_digest(file, "sha256")

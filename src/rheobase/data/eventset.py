@@ -102,7 +102,9 @@ def build(
     They come from these files, or from a simulation with these parameters.
     """
     if not any(is_test) or all(is_test):
-        raise ValueError(f"{name}: all {len(labels)} recordings are on one side of the split; is the set complete?")
+        raise ValueError(
+            f"data set '{name}': all {len(labels)} recordings are on one side of the split; is the set complete?"
+        )
     shape = (len(labels), slicing.timesteps, 2, slicing.size, slicing.size)
     found = cache.prepared(name, shape, {**asdict(slicing), **(simulation or {})}, files, jobs)
     if found.skipped:

@@ -127,6 +127,8 @@ class LIF(nn.Module):
             left = [NOTHING]
         biases = [other.bias for other in left if other.bias is not None]
         decay, initial = self.decay, self.initial
+        if not isinstance(initial, Tensor) and initial:  # a number would be compiled in, and every layer has its own
+            initial = torch.full_like(self.v_th, initial)
         neurons = kernels.BareNeurons(
             scales=[other.scale for other in left],
             bias=_sum(biases) if biases else None,

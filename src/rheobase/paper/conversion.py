@@ -6,7 +6,7 @@ stopped and repeated, or given a few methods at a time.
 
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from rheobase import recipes, train
-from rheobase.convert.sweep import doubling
 from rheobase.data import Dataset
 from rheobase.data.feed import Feed, preprocessed
 from rheobase.deploy.network import Network, node_name
@@ -34,8 +33,10 @@ from rheobase.tasks.verify import recognised
 from rheobase.train import checkpoint
 from rheobase.train.record import write_result
 from rheobase.train.runs import Run, load_network
+from rheobase.train.sweep import doubling
 
 LONGEST = 512
+LONGEST_ANEW = 128  # of ways that need a pass for each number of steps
 TENTH = 10  # every so many test images are looked at for longer
 LONGER = 4  # times as many steps for these
 NEAR = 0.5  # points below the ReLU network
@@ -52,6 +53,8 @@ class Way:
     options: dict[str, Any] = field(default_factory=dict)
     longer: bool = False
     """Whether it needs more steps than all test images have time for."""
+    anew: bool = False
+    """Whether it is converted, and measured, for each number of steps: a pass for each of them."""
 
 
 WAYS = {
@@ -59,7 +62,7 @@ WAYS = {
     "data-norm-max": Way("data-norm", {"percentile": 100.0}),
     "spike-norm": Way("spike-norm", longer=True),
     "rmp": Way("rmp"),
-    "calibrated": Way("calibrated"),
+    "calibrated": Way("calibrated", anew=True),
     "qcfs": Way("qcfs"),
 }
 
@@ -74,6 +77,8 @@ class Curve:
     timesteps: int | None = None
     """Those that it was trained with; None for a converted one."""
     data: str = ""
+    anew: bool = False
+    """Whether every point is a conversion of its own."""
 
     @property
     def near(self) -> dict[str, Any] | None:
@@ -111,7 +116,7 @@ def table1(
     if not jobs:
         yield result(base, curves, "trained runs", device, 0)
     for i, (run, name) in enumerate(jobs):
-        part = converted_part(run, name, folder / PARTS, data=data, device=device, longest=longest or LONGEST)
+        part = converted_part(run, name, folder / PARTS, data=data, device=device, longest=longest)
         curves.append(converted_curve(name, run, part))
         yield result(base, curves, "trained runs", device, len(jobs) - i - 1)
 
@@ -166,13 +171,21 @@ def _point(t: int, accuracy: float, rate: float | None = None, joule: float | No
 
 def converted_curve(name: str, run: Run, part: dict[str, Any]) -> Curve:
     points = [p | {"accuracy": 100 * p["accuracy"], "relu": 100 * p["relu"]} for p in part["points"]]
-    return Curve(f"{name}, {run.recipe.network}{_tested_on(run)}", points, data=run.recipe.data + _tested_on(run))
+    label, data = f"{name}, {run.recipe.network}{_tested_on(run)}", run.recipe.data + _tested_on(run)
+    return Curve(label, points, data=data, anew=WAYS[name].anew)
 
 
 def converted_part(
-    run: Run, name: str, folder: Path, *, data: Path | None = None, device: torch.device = CPU, longest: int = LONGEST
+    run: Run,
+    name: str,
+    folder: Path,
+    *,
+    data: Path | None = None,
+    device: torch.device = CPU,
+    longest: int | None = None,
 ) -> dict[str, Any]:
     """What is measured of the run converted in this way; a file in `folder` keeps it, point by point if it can."""
+    longest = longest or (LONGEST_ANEW if WAYS[name].anew else LONGEST)
     way, tests = WAYS[name], [row for row in run.rows() if "test_accuracy" in row]
     if not tests:
         raise ValueError(f"{run.folder} has no test accuracy yet; let its first evaluation finish")
@@ -187,8 +200,8 @@ def converted_part(
     bench = Bench(run, way, run.open_data(data), tests[-1]["test_accuracy"], data, device)
     about = {"asked": asked, "run": run.folder.name, "recipe": asdict(run.recipe), "sha256": run.trained().sha256()}
     seconds, began, points = kept.get("seconds", 0.0), time.monotonic(), kept.get("points", [])
-    for found in bench.calibrated(missing) if way.method == "calibrated" else [bench.all_at_once(longest)]:
-        points = sorted([*points, *found] if way.method == "calibrated" else found, key=lambda p: p["timesteps"])
+    for found in bench.one_by_one(missing) if way.anew else [bench.all_at_once(longest)]:
+        points = sorted([*points, *found] if way.anew else found, key=lambda p: p["timesteps"])
         kept = {**about, "points": points, "seconds": seconds + time.monotonic() - began}
         write_result(path, finite_or_null(kept), device=device, seed=0, data=bench.dataset.info.fingerprint)
     return kept
@@ -218,7 +231,7 @@ class Bench:
     data: Path | None
     device: torch.device
 
-    def calibrated(self, timesteps: Sequence[int]) -> Iterator[list[dict[str, Any]]]:
+    def one_by_one(self, timesteps: Sequence[int]) -> Iterator[list[dict[str, Any]]]:
         """A network for each number of steps."""
         for t in timesteps:
             yield self._all_images(self._converted(t), [t])
@@ -232,17 +245,27 @@ class Bench:
             model, images = load_network(self.run).float().to(self.device), sum(len(labels) for _, labels in few)
             about = {"images": images, "relu": recognised(model, few, 1).double().mean().item()}
             longer = [t for t in doubling(LONGER * longest) if t > longest]
-            points += [asdict(one) | about for one in measured(network, few, longer, self.run.data.shape)]
+            points += self._measured(network, few, longer, about)
         return points
 
     def _all_images(self, network: Network, timesteps: Sequence[int]) -> list[dict[str, Any]]:
         batches = Feed(self.dataset, self._recipe, self.device, torch.float32).testing()
         about = {"images": len(self.dataset.test), "relu": self.relu}
-        return [asdict(one) | about for one in measured(network, batches, timesteps, self.run.data.shape)]
+        return self._measured(network, batches, timesteps, about)
+
+    def _measured(
+        self,
+        network: Network,
+        batches: Iterable[tuple[Tensor, Tensor]],
+        timesteps: Sequence[int],
+        about: dict[str, Any],
+    ) -> list[dict[str, Any]]:
+        found = measured(network, batches, timesteps, self._recipe, self.dataset.info, self.device)
+        return [asdict(one) | about for one in found]
 
     def _converted(self, timesteps: int) -> Network:
         options: dict[str, Any] = {"data": self.data, "device": self.device, **self.way.options}
-        return convert_run(self.run, self.way.method, timesteps, **options).to(self.device)
+        return convert_run(self.run, self.way.method, timesteps, **options)
 
     @property
     def _recipe(self) -> Recipe:
@@ -296,7 +319,8 @@ def _sentence(curve: Curve) -> str:
             f"within {NEAR:g} points of the ReLU network ({near['relu']:.2f} %) at T = {near['timesteps']}, for "
             f"{1e3 * near['joule']:.3g} mJ"
         )
-    return f"{curve.label}: {shown}; {end}."
+    how = f" (converted anew for each T, up to {curve.points[-1]['timesteps']})" if curve.anew else ""
+    return f"{curve.label}{how}: {shown}; {end}."
 
 
 def _verdict(curves: list[Curve]) -> list[str]:

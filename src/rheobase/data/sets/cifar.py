@@ -5,12 +5,14 @@ import io
 import pickle
 import tarfile
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from rheobase.data.dataset import Dataset, Split
 from rheobase.data.download import download
@@ -21,6 +23,9 @@ from rheobase.plugins import dataset
 
 SITE = "https://www.cs.toronto.edu/~kriz"
 PIXELS = 3 * 32 * 32
+CLASSES = {"cifar10": 10, "cifar100": 100}
+
+Bytes = NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
@@ -102,13 +107,13 @@ LAYOUTS = {
 
 
 @dataset
-@expecting(classes=10, channels=3, size=32, images=50_000)
+@expecting(classes=CLASSES["cifar10"], channels=3, size=32, images=50_000)
 def cifar10(path: Path, *, download: bool = False) -> Dataset:
     return _load("cifar10", path, download)
 
 
 @dataset
-@expecting(classes=100, channels=3, size=32, images=50_000)
+@expecting(classes=CLASSES["cifar100"], channels=3, size=32, images=50_000)
 def cifar100(path: Path, *, download: bool = False) -> Dataset:
     return _load("cifar100", path, download)
 
@@ -133,7 +138,12 @@ def _load(name: str, folder: Path, wanted: bool) -> Dataset:
         )
     path, layout = found
     train, test = _split(path, layout, layout.train), _split(path, layout, layout.test)
-    return Dataset.of(name, train, test, _class_names(path, layout), fingerprint=official_fingerprint(name))
+    classes = _class_names(path, layout)
+    if len(classes) != CLASSES[name]:
+        raise ValueError(
+            f"{path / layout.names} has {len(classes)} names, expected {CLASSES[name]}; unpack the archive again"
+        )
+    return Dataset.of(name, train, test, classes, fingerprint=official_fingerprint(name))
 
 
 def _find(name: str, folder: Path) -> tuple[Path, Layout] | None:
@@ -145,18 +155,28 @@ def _find(name: str, folder: Path) -> tuple[Path, Layout] | None:
 
 
 def _split(folder: Path, layout: Layout, files: Mapping[str, str]) -> Split:
-    labels, images = [], []
-    for name, md5 in files.items():
-        content = _read(folder / name, md5)
-        if isinstance(layout.label, int):
-            records = np.frombuffer(content, np.uint8).reshape(-1, layout.label + PIXELS)
-            labels.append(records[:, layout.label - 1])
-            images.append(records[:, layout.label :])
-        else:
-            batch = unpickle(content)
-            labels.append(np.asarray(batch[layout.label], np.uint8))
-            images.append(batch["data"])
-    return Split(torch.from_numpy(np.concatenate(images)).view(-1, 3, 32, 32), torch.from_numpy(np.concatenate(labels)))
+    """All files at the same time: reading, checksums and copies leave Python's lock to others."""
+    with ThreadPoolExecutor(len(files)) as pool:
+        parts = list(pool.map(lambda file: _records(folder / file[0], file[1], layout), files.items()))
+        images = np.empty((sum(len(part) for _, part in parts), PIXELS), np.uint8)
+        ends = np.cumsum([len(part) for _, part in parts])
+        places = [images[end - len(part) : end] for end, (_, part) in zip(ends, parts, strict=True)]
+        list(pool.map(np.copyto, places, [part for _, part in parts]))
+    labels = np.concatenate([part for part, _ in parts])
+    return Split(torch.from_numpy(images).view(-1, 3, 32, 32), torch.from_numpy(labels))
+
+
+def _records(path: Path, md5: str, layout: Layout) -> tuple[Bytes, Bytes]:
+    """Labels and pixels of a file."""
+    content = _read(path, md5)
+    if isinstance(layout.label, int):
+        size = layout.label + PIXELS
+        if not content or len(content) % size:
+            raise ValueError(f"{path}: {len(content)} bytes are no images of {size}; unpack the archive again")
+        records = np.frombuffer(content, np.uint8).reshape(-1, size)
+        return records[:, layout.label - 1], records[:, layout.label :]
+    batch = unpickle(content)
+    return np.asarray(batch[layout.label], np.uint8), batch["data"]
 
 
 def _class_names(folder: Path, layout: Layout) -> tuple[str, ...]:
