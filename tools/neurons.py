@@ -87,7 +87,7 @@ def draw() -> list[Path]:
     left.axvspan(base - chance, base + chance, color=COLOURS[0], alpha=0.1, linewidth=0)
     left.set_yticks(range(len(words)), words)
     left.invert_yaxis()
-    left.set_xlabel("accuracy on held-out images, %; shaded: within noise of the first")
+    left.set_xlabel("accuracy on held-out images, %\nshaded: within noise of the first")
     right.set_xlabel("energy of an image, uJ")
     paths = [FOLDER / f"comparison.{kind}" for kind in ("svg", "png")]
     for path in paths:

@@ -143,7 +143,7 @@ def heat_map(matrix: Sequence[Sequence[int]], labels: Sequence[str]) -> str:
 def raster(layers: Mapping[str, Sequence[Sequence[int]]]) -> str:
     """Spikes of a few neurons of every layer: time goes right, layers go down."""
     steps = max(len(row) for rows in layers.values() for row in rows)
-    column = min(34.0, (WIDTH - 96) / steps)
+    column = min(66.0, (WIDTH - 96) / steps)
     parts, y = [], 4.0
     for name, rows in layers.items():
         tall = 3.4 * len(rows)
