@@ -91,6 +91,15 @@ def test_floats_beyond_1_are_refused(low: float, high: float, tmp_path: Path) ->
         read(tmp_path / "a.tif", INFO)
 
 
+@pytest.mark.parametrize("place", [0, 1, 2, 3])
+def test_a_pixel_that_is_no_number_is_refused(place: int, tmp_path: Path) -> None:
+    values = np.array([0.25, 0.5, 0.75, 1.0], np.float32)
+    values[place] = np.nan
+    images.fromarray(values.reshape(2, 2)).save(tmp_path / "a.tif")
+    with pytest.raises(ValueError, match=r"a\.tif: .*(floats from nan to nan|one of its pixels is not a number); "):
+        read(tmp_path / "a.tif", INFO)
+
+
 def test_a_bomb_is_not_decoded(tmp_path: Path) -> None:
     path = tmp_path / "a.png"
     path.write_bytes(png(9000, 9000))

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import pytest
 
 from rheobase.report import svg
-from rheobase.report.comparison import cells, notes, percent, render
+from rheobase.report.comparison import cells, notes, percent, render, spans
 from rheobase.report.layout import duration
 from rheobase.report.strips import strips
 from rheobase.tasks.compare import compare
@@ -89,6 +89,24 @@ def test_what_is_not_known_is_a_dash(found: dict[str, Any]) -> None:
     held_out = first | {"settings": first["settings"] | {"holdout": 100}}
     assert notes(found | {"rows": [held_out, *others]})[0].startswith("row 1 is measured on training images")
     assert notes(found | {"simulated": True})[-1] == "simulated recordings say nothing about real ones"
+
+
+def test_a_note_is_told_once_and_names_its_rows(found: dict[str, Any]) -> None:
+    first, second, third = found["rows"]
+    held_out = first | {"settings": first["settings"] | {"holdout": 100}}
+    lacking = second | {"runs": [second["runs"][0] | {"not_known": "energy: no reason"}]}
+    told = notes(found | {"rows": [held_out, lacking, held_out, lacking, held_out, held_out, third]})
+    assert told[0] == "rows 1, 3, 5 and 6 are measured on training images that were held out, not on the test images"
+    assert "rows 2 and 4 are at epoch 2 of 3" in told
+    assert "rows 2 and 4, not known: energy: no reason" in told
+    assert len(told) == 5
+
+
+def test_numbers_in_a_row_are_a_span() -> None:
+    assert spans([7]) == "7"
+    assert spans([1, 2]) == "1 and 2"
+    assert spans(range(1, 10)) == "1 to 9"
+    assert spans([1, 2, 3, 5, 6, 8, 9, 10]) == "1 to 3, 5, 6 and 8 to 10"
 
 
 def test_sixteen_lines_can_be_told_apart() -> None:

@@ -9,7 +9,7 @@ import socket
 from collections.abc import Callable
 from contextlib import suppress
 from io import BytesIO
-from math import ceil
+from math import ceil, isnan
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -19,7 +19,7 @@ from rheobase.files import open_plain
 
 # Of Pillow's many formats these alone are tried, whatever a file is called: PostScript would run another program.
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
-PIXEL = 8  # bytes of memory: as it is decoded, and converted
+PIXEL, WIDE = 8, 16  # bytes of memory: as it is decoded, and converted; of wide ones also scaled
 MESSAGE = 2**16  # bytes, more than the few longest paths of a message can take
 
 Box = tuple[float, float, float, float]  # left, top, right, bottom
@@ -63,7 +63,8 @@ def decode(request: Request) -> bytes:
     except images.UnidentifiedImageError:
         raise ValueError(f"its content is none of {', '.join(FORMATS)}") from None
     with opened as image:
-        limits.check(PIXEL * image.width * image.height, len(content), f"its {image.width} x {image.height} pixels")
+        needed = image.width * image.height * (WIDE if image.mode[0] in "FI" else PIXEL)
+        limits.check(needed, len(content), f"its {image.width} x {image.height} pixels")
         left, top, right, bottom = box(*image.size)
         scale = size / min(right - left, bottom - top)
         # of a large JPEG fewer pixels are decoded, where enough are left of the part
@@ -83,6 +84,8 @@ def _of_8_bits(image: Any) -> Any:
         raise ValueError(
             f"its pixels are floats from {low:g} to {high:g}; expected 0 to 1; save it with 8 or 16 bits per pixel"
         )
+    if isnan(sum(memoryview(image.tobytes()).cast("f"))):  # extrema leave out what is no number
+        raise ValueError("one of its pixels is not a number; save it with 8 or 16 bits per pixel")
     return image.point(lambda value: value * 255 + 0.5)
 
 

@@ -56,19 +56,40 @@ def cells(row: Mapping[str, Any]) -> list[str]:
 
 def notes(data: Mapping[str, Any]) -> list[str]:
     """What a reader must know of the numbers, in sentences."""
-    found = []
+    rows_of: dict[str, list[int]] = {}
     for i, row in enumerate(data["rows"], 1):
         if row["epochs"] < row["settings"]["epochs"]:
-            found.append(f"row {i} is at epoch {row['epochs']} of {row['settings']['epochs']}")
+            rows_of.setdefault(f" at epoch {row['epochs']} of {row['settings']['epochs']}", []).append(i)
         if row["settings"]["holdout"]:
-            found.append(f"row {i} is measured on training images that were held out, not on the test images")
+            what = " measured on training images that were held out, not on the test images"
+            rows_of.setdefault(what, []).append(i)
         if row["runs"][0]["not_known"]:
-            found.append(f"row {i}, not known: {row['runs'][0]['not_known']}")
+            rows_of.setdefault(f", not known: {row['runs'][0]['not_known']}", []).append(i)
+    found = [_of_rows(rows, what) for what, rows in rows_of.items()]
     if any(row["joule"] for row in data["rows"]):
         found.append("energy is estimated from mean firing rates, in 45 nm, without memory traffic")
     if data["simulated"]:
         found.append("simulated recordings say nothing about real ones")
     return found
+
+
+def _of_rows(rows: Sequence[int], what: str) -> str:
+    """What is so of these rows, as a sentence that names them; it begins with a comma where it needs no verb."""
+    one = len(rows) == 1
+    verb = "" if what.startswith(",") else " is" if one else " are"
+    return f"{'row' if one else 'rows'} {spans(rows)}{verb}{what}"
+
+
+def spans(numbers: Sequence[int]) -> str:
+    """1, 2, 3, 5 -> 1 to 3 and 5."""
+    ends: list[list[int]] = []
+    for number in numbers:
+        if ends and ends[-1][-1] + 1 == number:
+            ends[-1].append(number)
+        else:
+            ends.append([number])
+    parts = [part for span in ends for part in (map(str, span) if len(span) < 3 else [f"{span[0]} to {span[-1]}"])]
+    return " and ".join([*([", ".join(parts[:-1])] if len(parts) > 1 else []), parts[-1]])
 
 
 def _runs(rows: Sequence[Mapping[str, Any]]) -> str:
