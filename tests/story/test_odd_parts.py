@@ -198,5 +198,5 @@ def test_a_part_that_breaks_is_one_sentence_and_leaves_nothing(
 
 
 def test_a_surrogate_in_the_wrong_place_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"^Wrong: the kernels of Soma call no fire or spike; derive it from"):
+    with pytest.raises(ValueError, match=r"^Wrong: the kernels of Soma do not call fire or spike; derive"):
         type("Wrong", (Soma,), {"spike": lambda self, u: u})
