@@ -86,7 +86,7 @@ def test_a_synapse_that_computes_in_a_way_of_its_own(rheobase: Command, others: 
         words = ("--set", "network=standardised", "--set", "neuron=lif", "--set", f"memory={memory}", "--out", memory)
         code, _, err = rheobase("train", "stripes_tiny", *words, *others)
         assert code == 0, err
-        assert ("since it has a way of its own to convolve" in err) == (memory == "packed")
+        assert ("because it has its own convolve method" in err) == (memory == "packed")
     assert Run(Path("packed")).rows()[0]["loss"] == Run(Path("speed")).rows()[0]["loss"]
     code, _, err = rheobase("fold", "speed", *plugin)
     assert (code, "fold: layers.2 (Standardised) computes in a way of its own" in err) == (1, True)

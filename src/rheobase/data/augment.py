@@ -11,7 +11,7 @@ COLUMNS = 10  # crop 2, flip 1, cutout 2, policy 3, area and aspect of a random 
 
 
 def crop_flip(images: Tensor, u: Tensor, *, padding: int, flip: bool) -> Tensor:
-    """Shift by up to `padding` pixels in both directions, filling with zeros, and mirror every other image."""
+    """Shift by up to `padding` pixels in both directions, filling with zeros, and mirror half of the images."""
     height, width = images.shape[-2:]
     shift_y, shift_x = ((u[:, i] * (2 * padding + 1)).floor().long() - padding for i in (0, 1))
     y = torch.arange(height, device=u.device) + shift_y[:, None]
