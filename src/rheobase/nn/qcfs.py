@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rheobase import functional
+from rheobase.kernels.qcfs import qcfs
 from rheobase.nn.relu import ReluSoma
 
 
@@ -25,7 +25,7 @@ class QcfsSoma(ReluSoma):
         self.threshold = nn.Parameter(torch.tensor(3.0 * branches**0.5))
 
     def fire(self, current: Tensor) -> Tensor:
-        return functional.qcfs(current, self.threshold, self.levels)
+        return qcfs(current, self.threshold, self.levels)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, levels={self.levels}"
