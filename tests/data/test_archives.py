@@ -32,7 +32,7 @@ def test_a_file_cut_short(tmp_path: Path) -> None:
     large = tarfile.TarInfo("b" * 70)
     large.size = 10**6
     path = archive(tmp_path / "a.tar", large)
-    with pytest.raises(ValueError, match=rf"a\.tar: not a whole tar archive \('{'b' * 60}' is cut short\); get"):
+    with pytest.raises(ValueError, match=rf"a\.tar: not a complete tar archive \('{'b' * 60}' is cut short\); get"):
         list(members(path))
     with tarfile.open(tmp_path / "outer.tar", "w") as tar:
         entry = tarfile.TarInfo("inner.tar")

@@ -133,5 +133,5 @@ def test_several_at_the_same_time(maker: Maker) -> None:
 def test_a_folder_that_cannot_be_written(maker: Maker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("RHEOBASE_CACHE", str(tmp_path / "file" / "cache"))
-    with pytest.raises(OSError, match="name another folder in RHEOBASE_CACHE"):
+    with pytest.raises(OSError, match="set RHEOBASE_CACHE to another folder"):
         prepared("set", SHAPE, {}, [], maker.jobs())

@@ -42,7 +42,7 @@ def test_postscript_under_the_name_of_a_picture_starts_no_program(
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     assert shutil.which("gs") == str(program)
     (tmp_path / "a.jpg").write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\nshowpage\n")
-    with pytest.raises(ValueError, match=r"cannot read the image .*a\.jpg: its content is none of BMP, GIF, .*, WEBP$"):
+    with pytest.raises(ValueError, match=r"cannot read the image .*a\.jpg: its format is none of BMP, GIF, .*, WEBP$"):
         read(tmp_path / "a.jpg", INFO)
     assert not (tmp_path / "started").exists()
 
@@ -57,7 +57,7 @@ def test_every_format_that_is_promised(kind: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["EPS", "ICO", "PCX", "TGA", "PDF"])
 def test_no_other_format(kind: str, tmp_path: Path) -> None:
     images.new("RGB", (16, 16)).save(tmp_path / "a.png", kind)
-    with pytest.raises(ValueError, match="its content is none of"):
+    with pytest.raises(ValueError, match="its format is none of"):
         decode(Request(str(tmp_path / "a.png"), 5, 1.0, None))
 
 

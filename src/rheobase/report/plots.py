@@ -1,4 +1,4 @@
-"""Pictures by matplotlib: learning curves of a run, recordings, and the charts of the paper's figures and tables."""
+"""Plots by matplotlib: learning curves of a run, recordings, and charts of the paper's figures and tables."""
 
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ from rheobase.extras import need
 from rheobase.files import atomic_write
 from rheobase.report.charts import Chart
 
-# Okabe and Ito's colours, which colour-blind people can tell apart.
+# The palette of Okabe and Ito, which is safe for colour-blind readers.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 LINES = ("-", "--", ":")
 LETTERS = 64  # of a title above one chart; more would be cut off
@@ -18,12 +18,12 @@ LABELS = 18  # numbers under the bars of one chart; more would overlap
 
 
 def figure(width: float, height: float) -> Any:
-    """An empty figure of matplotlib, in inches."""
+    """Return an empty matplotlib figure; sizes are in inches."""
     return need("matplotlib.figure", "a plot").Figure(figsize=(width, height), layout="constrained")
 
 
 def learning_curves(rows: list[dict[str, Any]], path: Path) -> None:
-    """Loss and accuracy by epoch, as a picture."""
+    """Plot loss and accuracy by epoch."""
     picture = figure(9, 3.5)
     losses, accuracies = picture.subplots(1, 2)
     for axes, names, scale in (
@@ -42,7 +42,7 @@ def learning_curves(rows: list[dict[str, Any]], path: Path) -> None:
 
 
 def recordings(found: Sequence[tuple[str, Mapping[str, Any]]], path: Path) -> None:
-    """A row per recording: brighter minus darker events of every cell, and the rate over its time."""
+    """Plot one row per recording: brighter minus darker events of every cell, and the event rate over time."""
     picture = figure(9, 3.2 * len(found))
     for (name, seen), (image, curve) in zip(found, picture.subplots(len(found), 2, squeeze=False), strict=True):
         darker, brighter = seen["picture"]
@@ -59,7 +59,7 @@ def recordings(found: Sequence[tuple[str, Mapping[str, Any]]], path: Path) -> No
 
 
 def draw(name: str, title: str, charts: Sequence[Chart], folder: Path) -> list[Path]:
-    """One SVG and one PNG of that name in `folder`; none where there is nothing to draw."""
+    """Draw the charts as an SVG and a PNG in `folder` and return their paths; none if there are no charts."""
     if not charts:
         return []
     wide = len(charts)

@@ -30,7 +30,7 @@ Bytes = NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class Layout:
-    """One form of distribution; files map to the MD5 sums of the official ones."""
+    """One form in which the dataset is distributed. Files map to the MD5 sums of the official files."""
 
     folder: str
     archive: str
@@ -43,7 +43,7 @@ class Layout:
     """Binary: bytes in front of the pixels, the last of which is the label. Python: key of the labels."""
     names_key: str = ""
     names_md5: str = ""
-    """Of that file, where it is a pickle: no other is opened."""
+    """MD5 sum of that file if it is a pickle; any other file is refused."""
 
 
 LAYOUTS = {
@@ -109,23 +109,25 @@ LAYOUTS = {
 @dataset
 @expecting(classes=CLASSES["cifar10"], channels=3, size=32, images=50_000)
 def cifar10(path: Path, *, download: bool = False) -> Dataset:
+    """Load CIFAR-10."""
     return _load("cifar10", path, download)
 
 
 @dataset
 @expecting(classes=CLASSES["cifar100"], channels=3, size=32, images=50_000)
 def cifar100(path: Path, *, download: bool = False) -> Dataset:
+    """Load CIFAR-100."""
     return _load("cifar100", path, download)
 
 
 def official_fingerprint(name: str) -> str:
-    """Of the official files, whose checksums are verified; those of the binary layout, which holds the same images."""
+    """Return the fingerprint of the official files. Both layouts hold the same images, so both have the same one."""
     layout = LAYOUTS[name][0]
     return fingerprint(*layout.train.values(), *layout.test.values())
 
 
 def _load(name: str, folder: Path, wanted: bool) -> Dataset:
-    """From `folder`, which holds the unpacked official folder or is it; if `wanted`, the binary archive goes there."""
+    """Load from `folder`, which is or contains the official folder. If `wanted`, download the binary archive to it."""
     found = _find(name, folder)
     if found is None and wanted:
         _get(LAYOUTS[name][0], folder)
@@ -134,7 +136,7 @@ def _load(name: str, folder: Path, wanted: bool) -> Dataset:
         binary, python = LAYOUTS[name]
         raise ValueError(
             f"no {name} in {folder}: expected {binary.folder} or {python.folder} there; unpack {SITE}/{binary.archive} "
-            f"into it, or let 'rheobase data {name} --root {folder} --download' do that"
+            f"into it, or run 'rheobase data {name} --root {folder} --download'"
         )
     path, layout = found
     train, test = _split(path, layout, layout.train), _split(path, layout, layout.test)
@@ -188,7 +190,7 @@ def _class_names(folder: Path, layout: Layout) -> tuple[str, ...]:
     except OSError as error:
         raise ValueError(f"cannot read {path}: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise ValueError(f"{path} is not a text; unpack the official archive again") from None
+        raise ValueError(f"{path} is not a text file; unpack the official archive again") from None
 
 
 def _read(path: Path, md5: str) -> bytes:
@@ -203,11 +205,11 @@ def _read(path: Path, md5: str) -> bytes:
 
 def _get(layout: Layout, folder: Path) -> None:
     packed = folder / layout.archive
-    was_there = packed.exists()  # then it stays
+    was_there = packed.exists()  # then it is kept
     if not was_there:
         download(f"{SITE}/{layout.archive}", packed, layout.archive_md5)
     elif hashlib.md5(read_plain(packed), usedforsecurity=False).hexdigest() != layout.archive_md5:
-        raise ValueError(f"{packed} is not the official archive: its checksum differs; remove it, and try again")
+        raise ValueError(f"{packed} is not the official archive: its checksum differs; remove it and try again")
     with tarfile.open(packed) as archive:
         archive.extractall(folder, filter="data")
     if not was_there:
@@ -215,7 +217,7 @@ def _get(layout: Layout, folder: Path) -> None:
 
 
 class _ArraysOnly(pickle.Unpickler):
-    """Admits arrays besides lists, strings and numbers: nothing that could run code."""
+    """Allow only arrays, lists, strings and numbers: nothing that could run code."""
 
     ADMITTED = {
         ("numpy.core.multiarray", "_reconstruct"): np._core.multiarray._reconstruct,  # type: ignore[attr-defined]
@@ -226,10 +228,10 @@ class _ArraysOnly(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in self.ADMITTED:
-            raise ValueError(f"a pickle asks for {module}.{name}, which no data file needs; it was not loaded")
+            raise ValueError(f"the pickle asks for {module}.{name}, which no data file needs; get the official file")
         return self.ADMITTED[module, name]
 
 
 def unpickle(content: bytes) -> dict[str, Any]:
-    """The dictionary in a pickle of Python 2 or 3 that holds nothing but arrays, lists, strings and numbers."""
+    """Return the dictionary in a pickle of Python 2 or 3 that holds only arrays, lists, strings and numbers."""
     return _ArraysOnly(io.BytesIO(content), encoding="latin1").load()
