@@ -115,9 +115,8 @@ def bars(groups: list[Group]) -> str:
 
 
 def accuracies(runs: list[Kept]) -> str:
-    """Test accuracy against the time of training, and the paper's best. Forked runs have no beginning to show."""
-    shown = [group for group in runs if not group.forked]
-    longest = max(curve[-1][0] for group in shown for curve in group.curves)
+    """Test accuracy against the time of training, and the paper's best."""
+    longest = max(curve[-1][0] for group in runs for curve in group.curves)
 
     def x(seconds: float) -> float:
         return EDGE + seconds / longest * (WIDTH - 2 * EDGE)
@@ -126,7 +125,7 @@ def accuracies(runs: list[Kept]) -> str:
         return TOP + (HIGHEST - accuracy) / (HIGHEST - LOWEST) * PLOT
 
     title = "ResNet-19 on CIFAR-10: test accuracy (%) against training time (s)"
-    devices = ", ".join(sorted({group.device for group in shown}))
+    devices = ", ".join(sorted({group.device for group in runs}))
     parts = [_text(12, 22, f"{title}, one {devices}", "title")]
     for percent in range(LOWEST, HIGHEST, 5):
         parts.append(_line("grid", EDGE, WIDTH - EDGE, y(percent)))
@@ -134,7 +133,7 @@ def accuracies(runs: list[Kept]) -> str:
     parts += [_text(x(s), TOP + PLOT + 18, str(s), "middle") for s in range(0, int(longest) + 1, 100)]
     parts.append(_line("mark", EDGE, WIDTH - EDGE, y(TARGET)))
     labels = [("mark", f"the paper's best, T = 6: {TARGET} %")]
-    for i, group in enumerate(shown):
+    for i, group in enumerate(runs):
         kind = f"curve c{i % COLOURS}"
         for curve in group.curves:
             points = " ".join(
@@ -164,8 +163,9 @@ def _svg(parts: list[str], height: float, title: str) -> str:
 
 def drawings(results: Path) -> dict[str, str]:
     """The name and the content of every figure that there are results for."""
+    whole = [group for group in kept(results / "cifar10") if not group.forked]  # others have no beginning to show
     made: list[tuple[str, Callable[[Any], str], Any]] = [
-        ("accuracy-cifar10", accuracies, kept(results / "cifar10")),
+        ("accuracy-cifar10", accuracies, whole),
         (f"speed-{DEVICE}", bars, steps(results)),
         (f"speed-{DEVICE}-inference", bars, inference(results)),
     ]

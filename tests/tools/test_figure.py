@@ -10,7 +10,6 @@ import pytest
 from rheobase.recipes import get
 from tests.tools.kept import write_kept
 from tools import figure
-from tools.results import kept
 
 FOUND = {"us_per_image_timestep": 3.25}
 HOW = {"record": {"device": "a GPU"}}
@@ -53,9 +52,10 @@ def test_bars_are_as_long_as_their_values() -> None:
 
 
 def test_curves_are_those_of_runs_with_a_beginning(tmp_path: Path) -> None:
-    write_kept(tmp_path / "a", get("demo"), 0.5, 0.9, 0.95)
-    write_kept(tmp_path / "b", get("demo"), 0.9, 0.96, forked={"recipe": "demo", "step": 100})
-    drawing = figure.accuracies(kept(tmp_path))
+    write_kept(tmp_path / "cifar10" / "b", get("demo"), 0.9, 0.96, forked={"recipe": "demo", "step": 100})
+    assert figure.drawings(tmp_path) == {}
+    write_kept(tmp_path / "cifar10" / "a", get("demo"), 0.5, 0.9, 0.95)
+    (drawing,) = figure.drawings(tmp_path).values()
     (curve,) = re.findall(r'<polyline class="curve c0" points="(.*?)"', drawing)
     assert f"demo, T = {get('demo').timesteps}: 95.00 %" in drawing
     first, last = ([float(place) for place in point.split(",")] for point in curve.split())  # 50 % is out of sight
