@@ -136,9 +136,8 @@ class Trainer:
         self.totals.copy_(self.team.sum(self.totals))
         self._check_finite(self.totals.tolist())
         row = self._row(epoch, seen_before, started)
-        if not isfinite(
-            found := row.get("test_loss", 0.0)
-        ):  # the last update can spoil what the last loss has not seen
+        found = row.get("test_loss", 0.0)
+        if not isfinite(found):  # the last update can spoil weights that no loss has seen
             raise NotFinite(f"the test loss became {found} by step {self.step}")
         self.totals.zero_()
         last = epoch + 1 == self.recipe.epochs
