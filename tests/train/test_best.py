@@ -11,7 +11,7 @@ from rheobase import recipes, train
 from rheobase.recipes import Recipe
 from rheobase.tasks.evaluate import evaluate_run
 from rheobase.train.runs import Run
-from tests.train.test_loop import StopAt, assert_identical
+from tests.train.short_runs import StopAt, assert_identical
 
 
 def recipe(*settings: str) -> Recipe:
