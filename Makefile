@@ -7,7 +7,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2 --dist loadfile
 PEERS := aedat==2.3.0 expelliarmus==1.1.12 loguru==0.7.3 nirtorch==2.6 norse==1.1.0 snntorch==1.0.0 \
 	spikingjelly==2.0.0 tonic==1.7.0
 
-.PHONY: demo docs test test-slow test-kills test-package test-peers test-gpu check attack attack-full bench clean
+.PHONY: demo docs test test-slow test-kills test-package test-peers test-gpu check attack attack-full attack-fuzz bench clean
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -33,7 +33,7 @@ test-kills: .venv/installed  ## kill and resume a run at 100 random moments
 test-peers: .venv/installed  ## install faery, numba, Triton, ONNX, MkDocs and the peer libraries, and run the tests that need them
 	$(PIP) --editable ".[dev,docs,events,imagenet,kernels,onnx]"
 	$(PIP) --no-deps $(PEERS)
-	$(PYTEST) -m "not slow" tests/kernels tests/conformance tests/cli/test_deploy.py tests/deploy tests/data tests/tools/test_pages.py
+	$(PYTEST) -m "not slow" tests/kernels tests/conformance tests/cli/test_deploy.py tests/deploy tests/data tests/docs/test_features.py tests/tools/test_pages.py
 
 test-package: .venv/installed  ## build wheel and sdist, install them into an empty environment and use them there
 	$(PIP) build
@@ -55,6 +55,10 @@ attack: .venv/installed  ## damage files, kill and starve runs, and see that not
 
 attack-full: .venv/installed  ## the same at the size that is published
 	OMP_NUM_THREADS=1 $(BIN)/python -m attack --full --out results/attack.json
+
+attack-fuzz: .venv/installed  ## fuzz the readers by coverage, with atheris
+	$(PIP) atheris
+	OMP_NUM_THREADS=1 $(BIN)/python -m attack --only fuzz --full --out results/fuzz.json
 
 bench: .venv/installed  ## time a training step against the peers that are installed
 	$(BIN)/python -m benchmarks.step

@@ -57,12 +57,7 @@ def main() -> None:
         (folder / name).write_bytes(content)
         if target.repair:
             target.repair(folder)
-        size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-        outcome, grown, seconds = attempt(target, folder, show=chosen.show)
-        if grown > limits.allowed(size):
-            outcome = f"memory: {grown // 2**20} MiB for a file of {size} bytes"
-        elif seconds > SLOW:
-            outcome = f"slow: {seconds:.1f} s"
+        outcome, grown = measured(target, folder, show=chosen.show)
         if outcome not in GOOD:
             keep(folder, chosen.seed, number)
         found = {"outcome": outcome, "file": name, "grown": grown}
@@ -72,6 +67,17 @@ def main() -> None:
 def work_of(originals: Path, first: int) -> Path:
     """The folder of the process that begins with case `first`."""
     return originals.parent / f"from-{first}"
+
+
+def measured(target: Target, folder: Path, *, show: bool = False) -> tuple[str, int]:
+    """How reading ended, in its time and memory too; and by how many bytes the process grew."""
+    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    outcome, grown, seconds = attempt(target, folder, show=show)
+    if grown > limits.allowed(size):
+        outcome = f"memory: {grown // 2**20} MiB for a file of {size} bytes"
+    elif seconds > SLOW:
+        outcome = f"slow: {seconds:.1f} s"
+    return outcome, grown
 
 
 def attempt(target: Target, folder: Path, *, show: bool = False) -> tuple[str, int, float]:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from rich.console import Console
 from rich.table import Table
+from torch import Tensor
 
 from rheobase.data.feed import Feed, first_images
 from rheobase.deploy.agreement import record
@@ -31,10 +32,10 @@ def measure(run: Run, data: Path | None, device: torch.device, images: int, simu
     dataset, timesteps = run.open_data(data), recipe.timesteps
     _, network = folded(run)
     shape = run.data.shape
-    integer = quantized(network, dataset, recipe)
+    integer = quantized(network, dataset, recipe, device)
     versions: dict[str, Network] = {"folded": network, "int8": integer}
 
-    x = first_images(dataset, recipe, images, torch.float64)[0]
+    x = first_images(dataset, recipe, images, torch.float64)[0].to(device)
     with cudnn(allow_tf32=False):
         batches = Feed(dataset, recipe, device, torch.float32).testing()
         right = recognised(load_network(run).to(device, torch.float32), batches, timesteps)
@@ -47,7 +48,7 @@ def measure(run: Run, data: Path | None, device: torch.device, images: int, simu
             nir.write(version, path, shape)
             found = verify(path, run, data=data, images=images, simulated=simulated, device=device, right=right)
             result.setdefault("trained", {"accuracy": trained})
-            if found.integer and torch.equal(*(record(n, x, timesteps).logits for n in (version, open_file(path)))):
+            if found.integer and _same_logits(version.to(device), path, x, timesteps):
                 own = found.deployed  # integers know no rounding: what is equal here is equal everywhere
             else:
                 with cudnn(allow_tf32=False):
@@ -62,6 +63,12 @@ def measure(run: Run, data: Path | None, device: torch.device, images: int, simu
     result["folding within"] = {"points": 100 * abs(trained - result["folded"]["accuracy"]), "wanted": 100 * LOSS}
     result["int8 below"] = {"points": 100 * (trained - result["int8"]["accuracy"]), "wanted": 100 * LOSS_INT8}
     return result
+
+
+def _same_logits(version: Network, path: Path, x: Tensor, timesteps: int) -> bool:
+    read = open_file(path)
+    assert isinstance(read, Network)
+    return torch.equal(*(record(n, x, timesteps).logits for n in (version, read.to(x.device))))
 
 
 def main() -> None:

@@ -43,22 +43,21 @@ def train(arguments: list[str], out: Path, *, kill_after: int | None = None) -> 
         "--save-every",
         "0",
     ]
-    process = subprocess.Popen(
+    with subprocess.Popen(
         command, env=checkouts.environment(None), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-    )
-    deadline = time.monotonic() + PATIENCE
-    while process.poll() is None:
-        if time.monotonic() > deadline:
-            process.kill()
-            raise ValueError(f"{' '.join(command)} takes longer than {PATIENCE} s")
-        if kill_after is not None and len(epochs(out)) >= kill_after:
-            process.kill()
-            process.wait()
-            return
-        time.sleep(0.02)
-    if process.returncode:
-        _, errors = process.communicate()
-        raise ValueError(f"the training failed: {(errors.strip() or 'no message').splitlines()[-1]}")
+    ) as process:
+        deadline = time.monotonic() + PATIENCE
+        while process.poll() is None:
+            if time.monotonic() > deadline:
+                process.kill()
+                raise ValueError(f"{' '.join(command)} takes longer than {PATIENCE} s")
+            if kill_after is not None and len(epochs(out)) >= kill_after:
+                process.kill()
+                return
+            time.sleep(0.02)
+        if process.returncode:
+            _, errors = process.communicate()
+            raise ValueError(f"the training failed: {(errors.strip() or 'no message').splitlines()[-1]}")
     if kill_after is not None:
         raise ValueError(f"the training ended before it could be killed after epoch {kill_after}; take more --epochs")
 

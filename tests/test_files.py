@@ -56,7 +56,7 @@ def test_a_link_is_replaced_and_a_folder_stays(tmp_path: Path) -> None:
         assert link.read_text() == "new"
     assert (tmp_path / "file").read_text() == "old"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "link"]
-    with pytest.raises(ValueError, match="is not a file that could be replaced"), atomic_write(tmp_path):
+    with pytest.raises(ValueError, match="is not a plain file and cannot be replaced"), atomic_write(tmp_path):
         pass
 
 

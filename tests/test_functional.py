@@ -112,7 +112,7 @@ def branch(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         (
             [branch(T, N, C), branch(T, N, C, dtype=torch.float64)],
             2,
-            "fire: expected branches of one type, got ['torch.float32', 'torch.float64']",
+            "fire: expected branches of one dtype, got ['torch.float32', 'torch.float64']",
         ),
         (
             [branch(0, N, C)],

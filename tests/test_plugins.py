@@ -85,28 +85,28 @@ def test_the_same_function_may_be_defined_again_and_another_may_not() -> None:
 
     make("a")
     make("a")
-    with pytest.raises(ValueError, match=r"^the name of the network 'tiny' is taken; choose another$"):
+    with pytest.raises(ValueError, match=r"^there is already a network named 'tiny'; choose another name$"):
         make("b")
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (None, "cannot read this file (No such file or directory); give its path"),
-        ("", "it registers nothing; decorate a function with @network, @loss or another of its kind"),
+        (None, "cannot read this file (No such file or directory); check the path"),
+        ("", "it registers nothing; decorate a function with @network, @loss or another decorator"),
         (
             "x = 1\nimport nowhere",
-            "ModuleNotFoundError while it was loaded: No module named 'nowhere' (line 2); mend it",
+            "ModuleNotFoundError while loading: No module named 'nowhere' (line 2); fix the plugin",
         ),
-        ("def f(:", "SyntaxError while it was loaded: invalid syntax"),
-        ("raise SystemExit(3)", "SystemExit while it was loaded: 3 (line 1); mend it first"),
-        (GOOD.format(name="resnet19"), "the name of the network 'resnet19' is taken; choose another (line 4)"),
+        ("def f(:", "SyntaxError while loading: invalid syntax"),
+        ("raise SystemExit(3)", "SystemExit while loading: 3 (line 1); fix the plugin"),
+        (GOOD.format(name="resnet19"), "there is already a network named 'resnet19'; choose another name (line 4)"),
         (
             "from rheobase.plugins import network\n@network\ndef tiny(classes): ...",
             "the network 'tiny' cannot be called as tiny(num_classes=, in_channels=, image_size=, decay=, v_th=, "
             "width=): missing a required argument: 'classes'; change its parameters (line 2)",
         ),
-        ("from rheobase.plugins import loss\nloss(3)", "@loss belongs on a function or class, got 3 (line 2)"),
+        ("from rheobase.plugins import loss\nloss(3)", "@loss must decorate a function or class, got 3 (line 2)"),
     ],
 )
 def test_bad_plugins_get_one_sentence(text: str | None, message: str, tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_a_plugin_that_fails_leaves_none_of_its_parts(tmp_path: Path) -> None:
 
 
 def test_a_module_that_is_not_installed() -> None:
-    with pytest.raises(ValueError, match="no such file, and no module of that name is installed; give"):
+    with pytest.raises(ValueError, match="neither a file nor an installed module; check"):
         load("no_such_module")
 
 
@@ -134,7 +134,7 @@ def test_a_module_that_is_not_installed() -> None:
     ("body", "message"),
     [
         ("return 3", "network 'tiny': expected a torch.nn.Module, got int"),
-        ("return torch.nn.Linear(2, 3)", "network 'tiny': its forward must take (x, timesteps); begin it with"),
+        ("return torch.nn.Linear(2, 3)", "network 'tiny': forward must take (x, timesteps); begin it with"),
         ("return torch.nn.Linear(2)", "network 'tiny' cannot be built from decay: "),
     ],
 )

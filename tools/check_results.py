@@ -20,8 +20,9 @@ from rheobase.paper.others import OTHERS
 from rheobase.paper.training import PUBLISHED
 from tools import documents, readme, steptimes, theory, trust
 from tools.commit_of import commits_of, has_history
+from tools.figure import drawings
 from tools.keep import FILES, START
-from tools.readme import ROOT
+from tools.results import ROOT
 
 ENTRIES = ("command", "sources", "packages", "python", "platform", "device", "threads", "seed", "data", "time")
 PARTS = {*FILES, START} - {"environment.json"}  # of a run, whose record is in its environment.json
@@ -98,6 +99,14 @@ def table_faults(root: Path = ROOT) -> Iterator[Fault]:
                 yield Fault(name, f"its tables are not those of results/; run {tools}")
         except FileNotFoundError as error:
             yield Fault(name, f"its tables cannot be written: there is no {Path(error.filename).name} in results/")
+
+
+def drawing_faults(root: Path = ROOT) -> Iterator[Fault]:
+    """Drawings that are not those of the results."""
+    for name, drawing in drawings(root / "results").items():
+        path = root / "results" / name
+        if not path.exists() or path.read_text() != drawing:
+            yield Fault(f"results/{name}", "does not show what is in results/; run python -m tools.figure")
 
 
 def figure_faults(root: Path = ROOT) -> Iterator[Fault]:
@@ -186,7 +195,7 @@ def verdict(faults: list[Fault], allowed: dict[str, str]) -> list[str]:
 
 
 def main() -> None:
-    faults = [*results_faults(), *table_faults(), *figure_faults()]
+    faults = [*results_faults(), *table_faults(), *drawing_faults(), *figure_faults()]
     allowed = owed()
     if not has_history():
         print("this clone has no whole history, so it was not checked whether commits have the sources of results")

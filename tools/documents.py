@@ -1,6 +1,6 @@
 """Write the tables of the documents from the files in results/: python -m tools.documents
 
-docs/theory.md has a tool of its own, tools.theory, and README.md too, tools.readme.
+docs/theory.md has a tool of its own, tools.theory, and so has README.md, tools.readme.
 """
 
 import json
@@ -9,6 +9,9 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+from tools import neurons as trained_neurons
+from tools import results
 
 ROOT = Path(__file__).parents[1]
 START, END = "<!-- {}: written by python -m {} -->", "<!-- end of {} -->"
@@ -159,6 +162,11 @@ def _network(name: str) -> str:
     return name.replace("resnet", "ResNet-")
 
 
+def trained() -> str:
+    """What other neurons and blocks do to accuracy."""
+    return table(trained_neurons.HEADINGS, trained_neurons.rows()) + "\n\n" + trained_neurons.noise_sentence()
+
+
 def _rounded(rate: float) -> str:
     return f"{rate:.0f}" if rate >= 10 else f"{rate:.1f}"
 
@@ -167,7 +175,8 @@ DOCUMENTS: dict[str, dict[str, Callable[[], str]]] = {
     "docs/cluster.md": {"group": group, "checkpoints": checkpoints},
     "docs/data.md": {"readers": readers, "slicing": slicing},
     "docs/deploy.md": {"inference": inference},
-    "docs/neurons.md": {"neurons": neurons},
+    "docs/neurons.md": {"neurons": neurons, "trained": trained},
+    "docs/results.md": {"results": lambda: "\n\n".join(results.tables())},
 }
 
 

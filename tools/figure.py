@@ -1,77 +1,182 @@
-"""Draw what is known of speed on a GPU, ours, others' and the floor side by side: python -m tools.figure
+"""Draw the figures of README.md and docs/results.md from the files in results/: python -m tools.figure
 
-Reads results/step-<device>.json, the same of larger networks, and results/inference-<device>.json; writes
-results/speed-<device>.svg and .png.
+They are plain SVG without a date, so python -m tools.check_results can tell whether they show what is in the files.
 """
 
-import argparse
 import json
-from math import nan
+from collections.abc import Callable
+from html import escape
 from pathlib import Path
-from typing import Any
+from statistics import mean
+from typing import Any, NamedTuple
 
-from rheobase.report.charts import Chart
-from rheobase.report.plots import draw
-from tools.readme import ROOT
+from rheobase.files import atomic_write
+from tools.results import ROOT, TARGET, Kept, facts, kept
 
+DEVICE = "nvidia-h200"
 STEP = {  # by the names of benchmarks.step, in the order of the bars
-    "floor": "convolutions alone",
+    "floor": "convolutions and linear layers alone",
     "rheobase-speed": "Rheobase",
-    "relu-graph": "ReLU network",
+    "relu-graph": "ReLU network, CUDA graph",
     "relu-compiled": "ReLU network, torch.compile",
-    "spikingjelly": "SpikingJelly",
     "spikingjelly-compiled": "SpikingJelly, torch.compile",
+    "spikingjelly": "SpikingJelly",
+    "snntorch": "snnTorch",
 }
 CAPTURED = ", CUDA graph"
-INFERENCE = {name + CAPTURED: name for name in ("folded", "as trained", "ReLU network, T x N images", "SpikingJelly")}
+INFERENCE = {  # by the names of benchmarks.inference
+    "as trained": "Rheobase, as trained",
+    "folded": "Rheobase, folded",
+    "ReLU network, T x N images": "ReLU network",
+    "SpikingJelly": "SpikingJelly",
+}
+
+WIDTH, LEFT, RIGHT = 760, 250, 80
+BAR, GAP = 15, 6
+TOP, PLOT, BOTTOM, EDGE = 40, 280, 28, 52  # of the plot of accuracies
+COLOURS = 6  # as in STYLE
+LOWEST, HIGHEST = 80, 97  # percent; below, every training is still at its start
+STYLE = """
+svg { font: 12px system-ui, sans-serif }
+svg { --page: #fff; --ink: #24292f; --line: #d0d7de; --other: #8c959f; --own: #0072b2 }
+@media (prefers-color-scheme: dark) {
+  svg { --page: #0d1117; --ink: #e6edf3; --line: #3d444d; --other: #6e7681; --own: #56b4e9 }
+}
+text { fill: var(--ink) } .title { font-weight: 600 } .end { text-anchor: end } .middle { text-anchor: middle }
+.page { fill: var(--page) } .bar { fill: var(--other) } .own { fill: var(--own) } .grid { stroke: var(--line) }
+.curve { fill: none; stroke-width: 2 } .c0 { stroke: #d55e00 } .c1 { stroke: #009e73 } .c2 { stroke: var(--own) }
+.c3 { stroke: var(--other) } .c4 { stroke: #cc79a7 } .c5 { stroke: #e69f00 }
+.mark { stroke: var(--ink); stroke-dasharray: 5 4 }
+"""
 
 
-def step_chart(runs: list[dict[str, Any]]) -> Chart:
+class Group(NamedTuple):
+    """Bars that can be compared: label and value of each."""
+
+    title: str
+    unit: str
+    bars: list[tuple[str, float]]
+
+
+def steps(results: Path) -> list[Group]:
     """The training step of every network; who did not take part has no bar."""
-    words = [f"{_title(s['network'])}, N = {s['batch']}" for s in (run["setting"] for run in runs)]
-    series = {
-        label: (words, [run["results"].get(name, {}).get("us_per_image_timestep", nan) for run in runs])
-        for name, label in STEP.items()
-        if any(name in run["results"] for run in runs)
-    }
-    (timesteps,) = {run["setting"]["timesteps"] for run in runs}
-    return Chart(f"Training step, T = {timesteps}", "", "us per image and timestep", series, bars=True)
+    paths = [results / f"step-{DEVICE}{network}.json" for network in ("", "-resnet34", "-resnet50")]
+    groups = []
+    for content in (json.loads(path.read_text()) for path in paths if path.exists()):
+        (run,) = content["runs"]
+        setting, found = run["setting"], run["results"]
+        bars = [(label, found[name]["us_per_image_timestep"]) for name, label in STEP.items() if name in found]
+        title = f"Training step of {_title(setting['network'])}, T = {setting['timesteps']}, N = {setting['batch']}"
+        title += f", bf16, one {facts(content)['device']}: µs per image and timestep"
+        groups.append(Group(title, "µs", bars))
+    return groups
 
 
-def inference_chart(content: dict[str, Any]) -> Chart:
-    """Time of a batch of every size, on a logarithmic axis."""
-    settings, results = content["settings"], content["results"]
-    words = [f"N = {batch}" for batch in results]
-    series = {
-        label: (words, [found.get(name, {}).get("milliseconds", nan) for found in results.values()])
-        for name, label in INFERENCE.items()
-        if any(name in found for found in results.values())
-    }
-    title = f"Inference of {_title(settings['network'])}, T = {settings['timesteps']}, CUDA graphs"
-    return Chart(title, "", "ms", series, bars=True, log=True)
+def inference(results: Path) -> list[Group]:
+    """Time of a batch of every size, by those that replay a CUDA graph."""
+    path = results / f"inference-{DEVICE}.json"
+    if not path.exists():
+        return []
+    content = json.loads(path.read_text())
+    title = f"Inference of {_title(content['settings']['network'])}, T = {content['settings']['timesteps']}"
+    end = f"one {facts(content)['device']}, CUDA graph: ms per batch"
+    groups = []
+    for batch, found in content["results"].items():
+        bars = [
+            (label, found[name + CAPTURED]["milliseconds"])
+            for name, label in INFERENCE.items()
+            if name + CAPTURED in found
+        ]
+        groups.append(Group(f"{title}, N = {batch}, {end}", "ms", bars))
+    return [group for group in groups if group.bars]
 
 
 def _title(network: str) -> str:
     return network.replace("resnet", "ResNet-")
 
 
-def make(results: Path, device: str) -> list[Path]:
-    """The files that were written; a ValueError if there is nothing to draw."""
-    steps = [results / f"step-{device}{network}.json" for network in ("", "-resnet34", "-resnet50")]
-    runs = [run for path in steps if path.exists() for run in json.loads(path.read_text())["runs"]]
-    if not runs:
-        raise ValueError(f"no results of a training step on '{device}' in {results}; run benchmarks.step there first")
-    charts, inference = [step_chart(runs)], results / f"inference-{device}.json"
-    if inference.exists():
-        charts.append(inference_chart(json.loads(inference.read_text())))
-    return draw(f"speed-{device}", f"Speed on one {device}, bf16", charts, results)
+def bars(groups: list[Group]) -> str:
+    """Groups of horizontal bars, each on its own scale; the values stand at their ends."""
+    parts, y = [], 0
+    for group in groups:
+        y += 22
+        parts.append(_text(12, y, group.title, "title"))
+        y += 8
+        longest = max(value for _, value in group.bars)
+        for label, value in group.bars:
+            kind = "bar own" if label.startswith("Rheobase") else "bar"
+            wide = value / longest * (WIDTH - LEFT - RIGHT)
+            parts.append(_text(LEFT - 8, y + BAR - 3, label, "end"))
+            parts.append(f'<rect class="{kind}" x="{LEFT}" y="{y}" width="{wide:.1f}" height="{BAR}" rx="2"/>')
+            parts.append(_text(LEFT + wide + 6, y + BAR - 3, f"{value:.3g} {group.unit}"))
+            y += BAR + GAP
+        y += 8
+    return _svg(parts, y + 4, "; ".join(group.title for group in groups))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--device", default="nvidia-h200", help="as in the names of the files")
-    for path in make(ROOT / "results", parser.parse_args().device):
-        print(f"written to {path}")
+def accuracies(runs: list[Kept]) -> str:
+    """Test accuracy against the time of training, and the paper's best. Forked runs have no beginning to show."""
+    shown = [group for group in runs if not group.forked]
+    longest = max(curve[-1][0] for group in shown for curve in group.curves)
+
+    def x(seconds: float) -> float:
+        return EDGE + seconds / longest * (WIDTH - 2 * EDGE)
+
+    def y(accuracy: float) -> float:
+        return TOP + (HIGHEST - accuracy) / (HIGHEST - LOWEST) * PLOT
+
+    title = "ResNet-19 on CIFAR-10: test accuracy (%) against training time (s)"
+    devices = ", ".join(sorted({group.device for group in shown}))
+    parts = [_text(12, 22, f"{title}, one {devices}", "title")]
+    for percent in range(LOWEST, HIGHEST, 5):
+        parts.append(_line("grid", EDGE, WIDTH - EDGE, y(percent)))
+        parts.append(_text(EDGE - 8, y(percent) + 4, str(percent), "end"))
+    parts += [_text(x(s), TOP + PLOT + 18, str(s), "middle") for s in range(0, int(longest) + 1, 100)]
+    parts.append(_line("mark", EDGE, WIDTH - EDGE, y(TARGET)))
+    labels = [("mark", f"the paper's best, T = 6: {TARGET} %")]
+    for i, group in enumerate(shown):
+        kind = f"curve c{i % COLOURS}"
+        for curve in group.curves:
+            points = " ".join(
+                f"{x(seconds):.1f},{y(accuracy):.1f}" for seconds, accuracy in curve if accuracy >= LOWEST
+            )
+            parts.append(f'<polyline class="{kind}" points="{points}"/>')
+        labels.append((kind, f"{group.name}, T = {group.recipe.timesteps}: {mean(group.accuracies):.2f} %"))
+    for i, (kind, words) in enumerate(reversed(labels)):  # down at the right, where no training goes
+        place = TOP + PLOT - 16 - 20 * i
+        parts += [_line(kind, WIDTH - 340, WIDTH - 312, place - 4), _text(WIDTH - 304, place, words)]
+    return _svg(parts, TOP + PLOT + BOTTOM, title)
+
+
+def _line(kind: str, left: float, right: float, y: float) -> str:
+    return f'<line class="{kind}" x1="{left:.1f}" x2="{right:.1f}" y1="{y:.1f}" y2="{y:.1f}"/>'
+
+
+def _text(x: float, y: float, words: str, kind: str = "") -> str:
+    return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}">{escape(words)}</text>'
+
+
+def _svg(parts: list[str], height: float, title: str) -> str:
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:.0f}" width="{WIDTH}" role="img">'
+    page = f'<rect class="page" width="{WIDTH}" height="{height:.0f}" rx="6"/>'
+    return "\n".join([head, f"<title>{escape(title)}</title><style>{STYLE}</style>", page, *parts, "</svg>\n"])
+
+
+def drawings(results: Path) -> dict[str, str]:
+    """The name and the content of every figure that there are results for."""
+    made: list[tuple[str, Callable[[Any], str], Any]] = [
+        ("accuracy-cifar10", accuracies, kept(results / "cifar10")),
+        (f"speed-{DEVICE}", bars, steps(results)),
+        (f"speed-{DEVICE}-inference", bars, inference(results)),
+    ]
+    return {f"{name}.svg": draw(content) for name, draw, content in made if content}
+
+
+def main(results: Path = ROOT / "results") -> None:
+    for name, drawing in drawings(results).items():
+        with atomic_write(results / name) as part:
+            part.write_text(drawing)
+        print(f"written to {results / name}")
 
 
 if __name__ == "__main__":

@@ -47,7 +47,8 @@ def listing(folder: Path) -> str:
     entries = sorted(folder.iterdir())
     lines = [f"# {folder.relative_to(ROOT)}", ""]
     lines += [f"- [{entry.name}]({entry.name}{'/index.md' if entry.is_dir() else ''})" for entry in entries]
-    lines += [f"\n![{entry.stem}]({entry.name})" for entry in entries if entry.suffix == ".png"]
+    shown = {entry.stem: entry for entry in entries if entry.suffix in (".png", ".svg")}  # one of each name
+    lines += [f"\n![{name}]({entry.name})" for name, entry in shown.items()]
     return "\n".join(lines) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""Write the counts in docs/trust.md from results/attack.json: python -m tools.trust"""
+"""Write the counts in docs/trust.md from results/attack.json, and what a GPU repeats: python -m tools.trust"""
 
 import json
 from pathlib import Path
@@ -8,6 +8,7 @@ from tools.documents import table
 
 ROOT = Path(__file__).parents[1]
 RESULTS, DOCUMENT = ROOT / "results" / "attack.json", ROOT / "docs" / "trust.md"
+EXACTNESS = ROOT / "results" / "exactness-nvidia-h200.json"
 START, END = "<!-- {}: written by python -m tools.trust -->", "<!-- end of {} -->"
 GOOD = ("read", "refused")
 ENDS = ("killed", "saved", "stopped", "refused", "finished", "died")  # of a disturbed run
@@ -49,12 +50,25 @@ def runs(part: dict[str, Any]) -> str:
     return f"{said}\n\n{table(('what was done', *ENDS, 'none of these'), rows)}"
 
 
-SECTIONS = {"files": files, "runs": runs}
+def exactness(content: dict[str, Any]) -> str:
+    """Whether trainings on a GPU gave the same weights again."""
+    record = content["record"]
+    versions = record["packages"]
+    said = f"`{record['command']}`, {record['device']}, torch {versions['torch']}, cuDNN {versions['cudnn']}:"
+    words = {True: "the same weights", False: "other weights"}
+    rows = []
+    for way, found in content["ways"].items():
+        answers = (words[found[f"same_when_{case}"]] for case in ("repeated", "killed_and_resumed"))
+        rows.append((way, *answers, f"{min(found['epoch_seconds']):.2f}"))
+    return f"{said}\n\n{table(('', 'repeated', 'killed and resumed', 's per epoch'), rows)}"
+
+
+SECTIONS = {"files": files, "runs": runs, "exactness": exactness}
 
 
 def with_results(text: str) -> str:
     """The document with its sections of results written anew."""
-    parts = json.loads(RESULTS.read_text())["parts"]
+    parts = {**json.loads(RESULTS.read_text())["parts"], "exactness": json.loads(EXACTNESS.read_text())}
     for name, write in SECTIONS.items():
         start, end = START.format(name), END.format(name)
         before, rest = text.split(start)

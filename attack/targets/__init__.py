@@ -37,7 +37,7 @@ class Target:
 
 def targets() -> list[Target]:
     """All that can be attacked here: a target whose packages are not installed is left out."""
-    from attack.targets import archives, arrays, networks, pictures, recordings, runs
+    from attack.targets import archives, arrays, conversion, networks, pictures, recordings, runs, sets
 
-    modules = (networks, runs, arrays, recordings, pictures, archives)
+    modules = (networks, runs, conversion, arrays, recordings, pictures, archives, sets)
     return [target for module in modules for target in module.TARGETS if target.possible()]

@@ -2,6 +2,7 @@
 
 import io
 import tarfile
+from collections.abc import Mapping
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -38,16 +39,20 @@ def tar_file(content: bytes, random: Random) -> bytes:
     return content[:at] + bytes(header) + content[at + BLOCK :]
 
 
-def _tar() -> dict[str, bytes]:
-    """An archive of pictures, and a long name."""
+def tar_of(files: Mapping[str, bytes]) -> bytes:
+    """An archive of these."""
     file = io.BytesIO()
     with tarfile.open(fileobj=file, mode="w", format=tarfile.GNU_FORMAT) as tar:
-        for name in ("a.jpg", "b" * 150 + ".jpg", "c.jpg"):
+        for name, content in files.items():
             entry = tarfile.TarInfo(name)
-            content = _picture("JPEG")
             entry.size = len(content)
             tar.addfile(entry, io.BytesIO(content))
-    return {"images.tar": file.getvalue()}
+    return file.getvalue()
+
+
+def _tar() -> dict[str, bytes]:
+    """An archive of pictures, and a long name."""
+    return {"images.tar": tar_of(dict.fromkeys(("a.jpg", "b" * 150 + ".jpg", "c.jpg"), _picture("JPEG")))}
 
 
 def _shards() -> dict[str, bytes]:

@@ -21,9 +21,9 @@ LONGEST = 16  # timesteps: a run may have any number, and then takes its time
 
 
 @cache
-def _files() -> dict[str, bytes]:
+def run_files(*settings: str) -> dict[str, bytes]:
     """Of a run of one epoch on the digits."""
-    recipe = recipes.get("demo").changed(["epochs=1", "batch_size=1000"])
+    recipe = recipes.get("demo").changed(["epochs=1", "batch_size=1000", *settings])
     with TemporaryDirectory() as folder:
         run = fit(recipe, out=Path(folder) / "run", device="cpu")
         found = {str(p.relative_to(run.folder)): p.read_bytes() for p in run.folder.rglob("*") if p.is_file()}
@@ -31,11 +31,11 @@ def _files() -> dict[str, bytes]:
 
 
 def _records() -> dict[str, bytes]:
-    return {name: content for name, content in _files().items() if not name.startswith("checkpoints")}
+    return {name: content for name, content in run_files().items() if not name.startswith("checkpoints")}
 
 
 def _weights() -> dict[str, bytes]:
-    return {name: content for name, content in _files().items() if not name.endswith((".jsonl", "environment.json"))}
+    return {name: content for name, content in run_files().items() if not name.endswith((".jsonl", "environment.json"))}
 
 
 def records(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Packages that not everybody needs: imported when they are used, by one function whose error names the extra."""
+"""Optional packages. `need` imports them on first use; its error names the extra to install."""
 
 import signal
 import threading
@@ -23,12 +23,12 @@ EXTRAS = {
 
 
 def installed(package: str) -> bool:
-    """Whether the package is there; it is not imported."""
+    """Return whether the package is installed, without importing it."""
     return find_spec(package) is not None
 
 
 def need(module: str, what: str) -> Any:
-    """The module, imported; where its package is missing, a ValueError says that `what` needs it."""
+    """Import and return a module. If its package is missing, raise a ValueError that says `what` needs it."""
     package = module.partition(".")[0]
     try:
         return import_module(module)
@@ -38,9 +38,9 @@ def need(module: str, what: str) -> Any:
 
 @contextmanager
 def ended_by_ctrl_c() -> Iterator[None]:
-    """Around imports that take seconds: Ctrl-C ends the process at once, where Python could forget its exception."""
+    """Let Ctrl-C end the process at once during slow imports, where Python might swallow KeyboardInterrupt."""
     own = threading.current_thread() is threading.main_thread()
-    if not own or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:  # ignored, or somebody else's
+    if not own or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:  # ignored or replaced
         yield
         return
     signal.signal(signal.SIGINT, signal.SIG_DFL)

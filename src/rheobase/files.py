@@ -1,4 +1,4 @@
-"""Files that are there as a whole or not at all, plain files to read, and JSON that every reader understands."""
+"""Atomic writes, safe reads of plain files, and strict JSON."""
 
 import json
 import os
@@ -13,18 +13,18 @@ from uuid import uuid4
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
-    """A file to write beside `path`, which takes its place at the end; after a failure the old one is as it was.
+    """Yield a temporary file that replaces `path` at the end. If anything fails, `path` stays as it was.
 
-    A link at `path` is replaced too, and what it points to is left alone: a folder from elsewhere may have links.
+    A symbolic link at `path` is replaced, not followed: a folder from elsewhere may contain links.
     """
     if path.exists() and not path.is_file() and not path.is_symlink():
-        raise ValueError(f"{path} is not a file that could be replaced; choose another")
-    part = path.with_name(f".{path.name}.{uuid4().hex}.part")  # others may write the same one
+        raise ValueError(f"{path} is not a plain file and cannot be replaced; choose another path")
+    part = path.with_name(f".{path.name}.{uuid4().hex}.part")  # unique, as another process may write the same file
     try:
         yield part
         part.replace(path)
     except OSError as error:
-        error.filename = str(path)  # the name that is known
+        error.filename = str(path)  # the name that the user knows
         raise
     finally:
         with suppress(OSError):
@@ -32,7 +32,7 @@ def atomic_write(path: Path) -> Iterator[Path]:
 
 
 def open_plain(path: str | Path) -> BinaryIO:
-    """Open a plain file to read. A FIFO or a device, at which reading may never end, is a ValueError."""
+    """Open a plain file for reading. Raise a ValueError for a FIFO or a device: reading it may never end."""
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -41,16 +41,16 @@ def open_plain(path: str | Path) -> BinaryIO:
 
 
 def read_plain(path: str | Path) -> bytes:
-    """The content of a plain file."""
+    """Return the content of a plain file."""
     with open_plain(path) as file:
         return file.read()
 
 
 def parse_json(text: str | bytes) -> Any:
-    """What is in a JSON text; a ValueError for every kind of damage."""
+    """Parse a JSON text. Raise a ValueError for any kind of damage."""
 
     def refuse(constant: str) -> None:
-        raise ValueError(f"it has {constant}, which is no JSON")
+        raise ValueError(f"it contains {constant}, which is not JSON")
 
     try:
         return json.loads(text, parse_constant=refuse)
@@ -59,7 +59,7 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def first_line(error: BaseException) -> str:
-    """What an error of another library says, in one line."""
+    """Return the first line of an error from another library."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
@@ -71,15 +71,15 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def strict_json(content: Any, name: str, *, indent: int | None = None) -> str:
-    """`content` as JSON. NaN and infinities, which JSON does not have, are an error that says where in `name`."""
+    """Return `content` as JSON. Raise a ValueError that says where in `name` a NaN or an infinity is."""
     for place, value in _numbers(content, name):
         if not isfinite(value):
-            raise ValueError(f"{place} is {value}, which JSON cannot hold; write None for a number that is not known")
+            raise ValueError(f"{place} is {value}, which JSON cannot hold; use None for an unknown number")
     return json.dumps(content, indent=indent, allow_nan=False)
 
 
 def finite_or_null(content: Any) -> Any:
-    """`content` with None instead of NaN and infinities."""
+    """Return `content` with None in place of NaN and infinities."""
     if isinstance(content, dict):
         return {key: finite_or_null(value) for key, value in content.items()}
     if isinstance(content, list | tuple):

@@ -1,7 +1,7 @@
 """The law: the equations of STBP-tdBN (Zheng et al., AAAI 2021) on plain tensors.
 
-Every faster implementation must equal these functions, in outputs and in all gradients; autograd does the
-differentiation. Half precision is computed in float32 and returned in half precision.
+Every faster implementation must match these functions in outputs and in all gradients. Autograd differentiates them.
+Half-precision inputs are computed in float32, and the result is returned in half precision.
 
 Shapes: T timesteps (always dimension 0), N batch, C channels (always dimension 2), K classes.
 """
@@ -16,28 +16,28 @@ from torch import Tensor
 Moments = tuple[Tensor, Tensor]  # mean and biased variance, each [n, C] for n branches
 
 
-# Surrogates: the derivative of a spike by u, at the distance d = u - v_th. All have area 1 and height 1/width, so a
-# width is that of the rectangle of this area and height. `kernels.cpu` and `kernels.triton_kernels` have the same ones.
+# Surrogates: the derivative of a spike with respect to u, at the distance d = u - v_th. All have area 1 and height
+# 1/width; a rectangle of this height is `width` wide. `kernels.cpu` and `kernels.triton_kernels` define the same ones.
 
 
 def rectangle(d: Tensor, width: float) -> Tensor:
-    """1/width where |d| < width/2 (Eq. 16); the window is open, so both edges have none."""
+    """Return 1/width where |d| < width/2, else 0 (Eq. 16). The gradient is 0 at both edges."""
     return (d.abs() < width / 2).to(d.dtype) / width
 
 
 def triangle(d: Tensor, width: float) -> Tensor:
-    """From 1/width in the middle to 0 at |d| = width."""
+    """Return a triangle: 1/width at d = 0, falling to 0 at |d| = width."""
     return (1 - d.abs() / width).clamp(min=0) / width
 
 
 def sigmoid(d: Tensor, width: float) -> Tensor:
-    """The derivative of the logistic function of 4 d / width."""
+    """Return the derivative of the logistic function of 4 d / width."""
     e = torch.exp(-4 * d.abs() / width)
     return 4 * e / (1 + e).square() / width
 
 
 def atan(d: Tensor, width: float) -> Tensor:
-    """The derivative of arctan(pi d / width) / pi."""
+    """Return the derivative of arctan(pi d / width) / pi."""
     return 1 / (1 + (pi * d / width).square()) / width
 
 
@@ -60,7 +60,7 @@ class _Spike(torch.autograd.Function):
 
 
 def spike(u: Tensor, *, v_th: float, width: float, surrogate: str = "rectangle") -> Tensor:
-    """1 where u > v_th (Eq. 3); backward ds/du is the `surrogate` of u - v_th (Eq. 16 for a rectangle)."""
+    """Return 1 where u > v_th, else 0 (Eq. 3). Backward, ds/du is `surrogate` at u - v_th (rectangle: Eq. 16)."""
     check_choice("surrogate", surrogate, SURROGATES)
     return _Spike.apply(u, v_th, width, SURROGATES[surrogate])
 
@@ -77,12 +77,12 @@ def lif(
     initial: float | Tensor = 0.0,
     spikes_of: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:
-    """Spikes [T, ...] of iterative leaky integrate-and-fire neurons with input x [T, ...] (Eq. 1-3).
+    """Return the spikes [T, ...] of iterative leaky integrate-and-fire neurons with input x [T, ...] (Eq. 1-3).
 
-    The decay is one for all, or one per channel [C] of x [T, N, C, ...]; 1 is integrate-and-fire, without a leak. A
-    spike resets u to 0 (hard), or lowers it by v_th (soft). The reset takes part in the gradient, for a hard one
-    du[t+1]/ds[t] = -decay * u[t] (Eq. 14-15), unless `reset_gradient` is false: then s is a constant in it. `initial`
-    is the potential that the first step decays. `spikes_of` takes the place of `spike`, for another surrogate.
+    `decay` is one number, or one per channel [C] of x [T, N, C, ...]. A decay of 1 means no leak: integrate-and-fire.
+    A spike resets u to 0 (hard) or lowers it by v_th (soft). The gradient flows through the reset: for a hard reset
+    du[t+1]/ds[t] = -decay * u[t] (Eq. 14-15). If `reset_gradient` is false, s is a constant in the reset. `initial` is
+    the potential before the first step. `spikes_of` replaces `spike`, for another surrogate.
     """
     check_choice("reset", reset, RESETS)
     inputs = _at_least_float32(x)
@@ -101,9 +101,9 @@ def lif(
 def lif_step(
     x: Tensor, v: Tensor, *, decay: float | Tensor, v_th: float | Tensor, reset: str = "hard"
 ) -> tuple[Tensor, Tensor]:
-    """One step of `lif`, for running without gradients: input x and potential v after reset -> (s, v).
+    """Run one step of `lif` without gradients: input x and potential v after reset -> (s, v).
 
-    Tensors among decay and v_th are factors of x.
+    If decay or v_th are tensors, they must broadcast with x.
     """
     check_choice("reset", reset, RESETS)
     u = decay * v + _at_least_float32(x)
@@ -112,10 +112,10 @@ def lif_step(
 
 
 def qcfs(x: Tensor, threshold: Tensor, levels: int) -> Tensor:
-    """The quantised clip-floor-shift activation (Bu et al. 2022): ReLU, cut at `threshold` and in steps of a level.
+    """Apply quantised clip-floor-shift (Bu et al. 2022): a ReLU that is cut at `threshold` and rounded to `levels`.
 
-    threshold * clip(floor(x * levels / threshold + 1/2) / levels, 0, 1). In the gradient the floor is the identity, so
-    that of x passes between 0 and the threshold, and the threshold learns from what was cut or rounded.
+    It computes threshold * clip(floor(x * levels / threshold + 1/2) / levels, 0, 1). The gradient treats the floor as
+    the identity: x gets a gradient between 0 and the threshold, and the threshold learns from clipping and rounding.
     """
     share = (_at_least_float32(x) / threshold).clamp(0, 1)
     steps = torch.floor(share.detach() * levels + 0.5) / levels
@@ -123,10 +123,10 @@ def qcfs(x: Tensor, threshold: Tensor, levels: int) -> Tensor:
 
 
 def moments(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and biased variance per channel of x [T, N, C, ...], over T, N and space together (Eq. 7-8)."""
+    """Return mean and biased variance per channel of x [T, N, C, ...], over T, N and space together (Eq. 7-8)."""
     if x.ndim < 3:
         raise ValueError(f"moments: expected [T, N, C, ...], got {list(x.shape)}")
-    if x.stride(0) == 0:  # a static input repeats one step: its moments are that step's
+    if x.stride(0) == 0:  # a static input repeats one step, so one step has the same moments
         x = x[:1]
     check_count(x)
     x = _at_least_float32(x).movedim(2, 0).flatten(1)
@@ -134,13 +134,13 @@ def moments(x: Tensor) -> tuple[Tensor, Tensor]:
     return mean, (x - mean[:, None]).square().mean(1)
 
 
-_batch_moments = moments  # `fire` has an argument of that name
+_batch_moments = moments  # `fire` has an argument with the same name
 
 
 def tdbn(
     x: Tensor, weight: Tensor, bias: Tensor, *, alpha: float, v_th: float, mean: Tensor, var: Tensor, eps: float
 ) -> Tensor:
-    """Threshold-dependent batch normalisation of x [T, N, C, ...] (Eq. 5-6)."""
+    """Apply threshold-dependent batch normalisation to x [T, N, C, ...] (Eq. 5-6)."""
     mean, var, weight, bias = (p.view(-1, *[1] * (x.ndim - 3)) for p in (mean, var, weight, bias))
     normalised = alpha * v_th * (_at_least_float32(x) - mean) / torch.sqrt(var + eps)
     return (weight * normalised + bias).to(x.dtype)
@@ -160,10 +160,10 @@ def fire(
     reset_gradient: bool = True,
     moments: Moments | None = None,
 ) -> tuple[Tensor, Moments]:
-    """n branches, each through tdBN with alpha = 1/sqrt(n), summed, through LIF: -> (spikes, moments).
+    """Normalise n branches by tdBN with alpha = 1/sqrt(n), sum them and run LIF neurons: -> (spikes, moments).
 
-    `weights` and `biases` hold one [C] per branch. Moments are (mean [n, C], biased variance [n, C]): given ones are
-    constants (inference); otherwise those of the batch are used, differentiated through, and returned detached.
+    `weights` and `biases` hold one [C] per branch. Moments are (mean [n, C], biased variance [n, C]). If given, they
+    are constants (inference). Otherwise the moments of the batch are used, with gradients, and returned detached.
     """
     check_branches(xs, weights, biases, moments)
     inputs = [_at_least_float32(x) for x in xs]
@@ -181,14 +181,14 @@ def fire(
 
 
 def readout(logits: Tensor) -> Tensor:
-    """Mean over time: logits [T, N, K] -> [N, K] (Eq. 11)."""
+    """Average over time: logits [T, N, K] -> [N, K] (Eq. 11)."""
     return _at_least_float32(logits).mean(0).to(logits.dtype)
 
 
 def check_sequence(x: Tensor, timesteps: int | None) -> int:
-    """The number of steps of a network's input; a ValueError unless that is clear.
+    """Return the number of timesteps of a network's input, or raise a ValueError if it is unclear.
 
-    Images [N, C, H, W] need `timesteps`; a sequence [T, N, C, H, W] has its own.
+    Images [N, C, H, W] need `timesteps`. A sequence [T, N, C, H, W] has its own.
     """
     shape = list(x.shape)
     if x.ndim not in (4, 5):
@@ -196,7 +196,7 @@ def check_sequence(x: Tensor, timesteps: int | None) -> int:
     if 0 in shape:
         raise ValueError(f"expected at least one element in every dimension, got {shape}")
     if x.ndim == 5 and timesteps is not None and timesteps != shape[0]:
-        raise ValueError(f"timesteps={timesteps} does not match the sequence, which has {shape[0]} steps")
+        raise ValueError(f"timesteps={timesteps} does not match the sequence, which has {shape[0]} timesteps")
     if x.ndim == 4 and (timesteps is None or timesteps < 1):
         raise ValueError(f"images need timesteps of at least 1, got {timesteps}; call network(x, timesteps=4)")
     return shape[0] if timesteps is None else timesteps
@@ -208,7 +208,7 @@ def check_branches(
     biases: Sequence[Tensor] | Tensor,
     moments: Moments | None,
 ) -> None:
-    """Raise a ValueError unless all branches agree in number, shape and kind."""
+    """Raise a ValueError unless all branches agree in number, shape and dtype."""
     n = len(xs)
     if n == 0:
         raise ValueError("fire: expected at least one branch, got none")
@@ -220,7 +220,7 @@ def check_branches(
         if not x.is_floating_point():
             raise ValueError(f"fire: expected floating-point input, got {x.dtype}")
         if x.dtype != xs[0].dtype:
-            raise ValueError(f"fire: expected branches of one type, got {[str(x.dtype) for x in xs]}")
+            raise ValueError(f"fire: expected branches of one dtype, got {[str(x.dtype) for x in xs]}")
         if x.ndim < 3 or x.shape != shape:
             raise ValueError(f"fire: expected branches of one shape [T, N, C, ...], got {[list(x.shape) for x in xs]}")
     if 0 in shape:
@@ -231,20 +231,20 @@ def check_branches(
 
 
 def check_choice(what: str, name: str, choices: Collection[str]) -> None:
-    """Raise a ValueError unless `name` is one of the choices for a setting of the neuron."""
+    """Raise a ValueError unless `name` is one of the choices for the neuron's setting `what`."""
     if name not in choices:
         raise ValueError(f"unknown {what} '{name}'; choose one of {', '.join(choices)}")
 
 
 def decays(decay: Tensor, channels: int) -> Tensor:
-    """A decay for all neurons, or one per channel, as [C]; a ValueError if it is neither."""
+    """Return one decay, or one per channel, as [C]. Raise a ValueError if it is neither."""
     if decay.numel() != 1 and decay.shape != (channels,):
         raise ValueError(f"expected one decay, or one for each of {channels} channels, got {list(decay.shape)}")
     return decay.reshape(-1).expand(channels)
 
 
 def decay_factor(decay: float | Tensor, x: Tensor) -> float | Tensor:
-    """The decay as a factor of one step of x [T, N, C, ...]."""
+    """Return the decay in a shape that multiplies one step of x [T, N, C, ...]."""
     if not isinstance(decay, Tensor):
         return decay
     if decay.numel() == 1:
@@ -253,7 +253,7 @@ def decay_factor(decay: float | Tensor, x: Tensor) -> float | Tensor:
 
 
 def check_count(x: Tensor) -> None:
-    """Raise a ValueError if x [T, N, C, ...] has a single value per channel: its variance says nothing."""
+    """Raise a ValueError if x [T, N, C, ...] has a single value per channel: its variance is meaningless."""
     if x.numel() == x.shape[2]:
         raise ValueError(f"expected more than one value per channel, got {list(x.shape)}; use a larger batch")
 

@@ -1,7 +1,7 @@
-"""How much memory a file may make the program use. Readers ask before they allocate.
+"""Limit the memory that reading a file may take. Readers check before they allocate.
 
-A file may take 64 times its own size, or half a GiB if that is more. RHEOBASE_FILE_MEMORY, a number of MiB, takes the
-place of the half GiB.
+The limit is 64 times the size of the file, or 512 MiB if that is more. Set RHEOBASE_FILE_MEMORY, in MiB, to replace the
+512 MiB.
 """
 
 import os
@@ -13,7 +13,7 @@ MULTIPLE = 64
 
 
 def allowed(size: int) -> int:
-    """The bytes of memory that a file of `size` bytes may take."""
+    """Return how many bytes of memory a file of `size` bytes may take."""
     text = os.environ.get(VARIABLE) or str(LEAST)
     if not (text.isdecimal() and 0 < len(text) < 10):
         raise ValueError(f"{VARIABLE}: expected a whole number of MiB, got '{text}'")
@@ -21,10 +21,10 @@ def allowed(size: int) -> int:
 
 
 def check(needed: int, size: int, what: str) -> None:
-    """Raise a ValueError if a file of `size` bytes asks for more than it may; `what` it is of it that does."""
+    """Raise a ValueError if `needed` bytes are too many for a file of `size` bytes. `what` names the part that asks."""
     if needed > allowed(size):
         wanted = -(-needed // MIB)
         raise ValueError(
-            f"{what} would take {wanted} MiB of memory, a file of this size may take {allowed(size) // MIB}; "
-            f"if you trust it, set {VARIABLE}={wanted}"
+            f"{what} would take {wanted} MiB of memory, but a file of this size may take {allowed(size) // MIB}; "
+            f"if you trust the file, set {VARIABLE}={wanted}"
         )

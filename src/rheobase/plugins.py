@@ -1,12 +1,12 @@
-"""The door for parts of your own: whatever a recipe names can be yours.
+"""Plugins: everything that a recipe names can be your own.
 
     from rheobase.plugins import dataset, loss, network, neuron, optimizer, recipe
 
     @network
     def tiny(num_classes, in_channels, image_size, **soma): ...
 
-Each of these is a decorator, and the shelf on which the decorated function stands under its name, beside ours.
-`load` runs a plugin: a file, or an installed module, that decorates such functions.
+Each of these is a decorator. It is also a shelf: it holds the decorated functions by name, next to the built-in ones.
+`load` runs a plugin: a file or an installed module that decorates functions.
 """
 
 import hashlib
@@ -28,14 +28,14 @@ AnyPart = TypeVar("AnyPart", bound=Part)
 
 @dataclass(frozen=True)
 class Plugin:
-    """Where parts come from: the name it was loaded by, and its source files by their names."""
+    """The origin of parts: the name that the plugin was loaded by, and its source files by name."""
 
     name: str
     sources: dict[str, bytes]
 
     @property
     def sha256(self) -> str:
-        """Of names and contents of all source files."""
+        """Checksum of the names and contents of all source files."""
         digest = hashlib.sha256()
         for name, content in sorted(self.sources.items()):
             digest.update(f"{name}\0{len(content)}\0".encode() + content)
@@ -43,10 +43,10 @@ class Plugin:
 
 
 class Shelf:
-    """The parts of one kind by name; a decorator for functions that become one."""
+    """All parts of one kind by name, and the decorator that adds one."""
 
     def __init__(self, kind: str, *positional: str, **keywords: str) -> None:
-        """What a part of this `kind` is called with, in words for the error of one that cannot be."""
+        """Name the `kind` of part and the arguments it must accept; a part that does not is refused."""
         self.kind, self.positional, self.keywords = kind, positional, keywords
         self.parts: dict[str, Part] = {}
         self.origins: dict[str, Plugin | None] = {}
@@ -58,7 +58,7 @@ class Shelf:
     def __call__(self, part: AnyPart) -> AnyPart: ...
 
     def __call__(self, part: Any) -> Any:
-        """Put `part` on the shelf under its own name; `@shelf("another-name")` chooses one."""
+        """Put `part` on the shelf under its own name, or under another one: `@shelf("another-name")`."""
         if isinstance(part, str):
             return lambda function: self.add(part, function)
         return self.add(getattr(part, "__name__", ""), part)
@@ -66,35 +66,35 @@ class Shelf:
     def add(self, name: str, part: AnyPart) -> AnyPart:
         """Put `part` on the shelf under this name."""
         if not name or not callable(part):
-            raise ValueError(f"@{self.kind} belongs on a function or class, got {part!r}")
+            raise ValueError(f"@{self.kind} must decorate a function or class, got {part!r}")
         self._check_signature(name, part)
         if name in self.parts and _identity(self.parts[name]) != _identity(part):
-            raise ValueError(f"the name of the {self.kind} '{name}' is taken; choose another")
+            raise ValueError(f"there is already a {self.kind} named '{name}'; choose another name")
         self.parts[name], self.origins[name] = part, origin(part)
         return part
 
     def restore(self, parts: Mapping[str, Part], origins: Mapping[str, Plugin | None]) -> None:
-        """Put those of before back; parts of ours stay, which a plugin may have been the first to import."""
+        """Restore an earlier state. Keep built-in parts, as a plugin may have been the first to import them."""
         ours = {name: part for name, part in self.parts.items() if self.origins[name] is None}
         for kept, then in ((self.parts, {**parts, **ours}), (self.origins, {**origins, **dict.fromkeys(ours)})):
-            kept.clear()  # in place: others hold these
+            kept.clear()  # in place: others refer to these dictionaries
             kept.update(then)  # type: ignore[arg-type]
 
     def remove(self, origin: Plugin | None) -> None:
-        """The parts of a plugin."""
+        """Remove the parts of a plugin."""
         for name in [n for n, found in self.origins.items() if origin is not None and found == origin]:
             del self.parts[name], self.origins[name]
 
     def is_ours(self, name: str) -> bool:
-        """Whether the part of that name comes with the package."""
+        """Return whether the part with this name is built in."""
         return name in self.parts and self.origins[name] is None
 
     def get(self, name: str) -> Part:
-        """The part of that name; a ValueError lists those that there are."""
+        """Return the part with this name. If there is none, raise a ValueError that lists the names."""
         if name not in self.parts:
             raise ValueError(
                 f"unknown {self.kind} '{name}'; choose one of {', '.join(self.parts)}, "
-                "or name the file that has it with --plugin"
+                "or give the file that defines it with --plugin"
             )
         return self.parts[name]
 
@@ -106,7 +106,7 @@ class Shelf:
             raise ValueError(
                 f"the {self.kind} '{name}' cannot be called as {name}({expected}): {error}; change its parameters"
             ) from None
-        except ValueError:  # a builtin without a signature: calling it will tell
+        except ValueError:  # a builtin without a signature: the call itself will show
             pass
 
 
@@ -126,9 +126,9 @@ _loading: list[Plugin] = []
 
 
 def load(source: str) -> Plugin:
-    """Run the plugin in the file `source`, or the installed module of that name, once; its parts are there then.
+    """Run the plugin `source`, a file or an installed module, once. This puts its parts on the shelves.
 
-    Modules that it imports are also looked for in its own folder, after all other places.
+    The plugin may also import modules from its own folder, which is searched last.
     """
     is_file = source.endswith(".py") or Path(source).is_file()
     key = str(Path(source).resolve()) if is_file else source
@@ -151,7 +151,7 @@ def load(source: str) -> Plugin:
             if parts.get(name) is not part
         ]
         if not any(new) and not _registered_before(source):
-            raise ValueError("it registers nothing; decorate a function with @network, @loss or another of its kind")
+            raise ValueError("it registers nothing; decorate a function with @network, @loss or another decorator")
     except (Exception, SystemExit) as error:
         for shelf, parts, origins in before:
             shelf.restore(parts, origins)
@@ -161,18 +161,18 @@ def load(source: str) -> Plugin:
 
 
 def _registered_before(module: str) -> bool:
-    """Whether parts of that module are on a shelf: it may have been imported by others."""
+    """Return whether a shelf has parts of this module already: something else may have imported it."""
     names = {getattr(part, "__module__", "") for shelf in SHELVES for part in shelf.parts.values()}
     return any(f"{name}.".startswith(f"{module}.") for name in names)
 
 
 def loaded() -> list[str]:
-    """What `load` takes to load the same plugins in another process."""
+    """Return the arguments for `load` that load the same plugins in another process."""
     return list(_loaded)
 
 
 def origin(part: Any) -> Plugin | None:
-    """None for our own parts; the plugin that is being loaded, or else the file that `part` was written in."""
+    """Return where `part` comes from: the plugin being loaded, or its source file. None means it is built in."""
     name = getattr(part, "__module__", None) or ""
     if name.partition(".")[0] == __name__.partition(".")[0]:
         return None
@@ -188,7 +188,7 @@ def origin(part: Any) -> Plugin | None:
 
 
 def _identity(part: Part) -> tuple[Any, ...]:
-    """Equal for a function that is defined again, in a notebook for example."""
+    """Return a key that stays the same when a function is defined again, for example in a notebook."""
     return getattr(part, "__module__", None), getattr(part, "__qualname__", id(part))
 
 
@@ -206,7 +206,7 @@ def _from_file(source: str) -> Plugin:
     try:
         return Plugin(path.name, {path.name: path.read_bytes()})
     except OSError as error:
-        raise ValueError(f"plugin {source}: cannot read this file ({error.strerror}); give its path") from None
+        raise ValueError(f"plugin {source}: cannot read this file ({error.strerror}); check the path") from None
 
 
 def _from_module(source: str) -> Plugin:
@@ -215,7 +215,7 @@ def _from_module(source: str) -> Plugin:
     except (ImportError, ValueError):
         spec = None
     if spec is None or spec.origin is None:
-        raise ValueError(f"plugin {source}: no such file, and no module of that name is installed; give its path")
+        raise ValueError(f"plugin {source}: neither a file nor an installed module; check the path")
     file = Path(spec.origin)
     if not spec.submodule_search_locations:
         return Plugin(source, {file.name: file.read_bytes()})
@@ -223,9 +223,9 @@ def _from_module(source: str) -> Plugin:
 
 
 def _beside(path: Path, modules: set[str]) -> dict[str, bytes]:
-    """The sources of those modules that lie in the folder of the plugin at `path`: what it imported from there.
+    """Return the sources of those modules that the plugin at `path` imported from its own folder.
 
-    An environment of installed packages may lie there too; those are not the user's.
+    Installed packages are left out, as a virtual environment may be in the same folder.
     """
     files = {getattr(sys.modules.get(name), "__file__", None) for name in modules} - {None, str(path)}
     inside = {Path(str(file)).relative_to(path.parent) for file in files if Path(str(file)).is_relative_to(path.parent)}
@@ -237,20 +237,20 @@ def _run(path: str) -> ModuleType:
     name = f"{Path(path).stem}_{hashlib.sha256(path.encode()).hexdigest()[:8]}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise ValueError("not a Python file; its name must end in .py")
+        raise ValueError("it is not a Python file; its name must end in .py")
     folder = str(Path(path).parent)
     if folder not in sys.path:
         sys.path.append(folder)
     earlier = sys.modules.get(name)
     sys.modules[name] = module = importlib.util.module_from_spec(spec)
     if sys.modules.get(Path(path).stem) in (None, earlier):
-        sys.modules[Path(path).stem] = module  # so that another plugin finds it by that name
+        sys.modules[Path(path).stem] = module  # so that another plugin can import it by name
     spec.loader.exec_module(module)
     return module
 
 
 def place(error: BaseException) -> str:
-    """Where in a plugin an error arose, or its innermost call from there; empty if no plugin had a part in it."""
+    """Return the innermost line of a plugin in the traceback; empty if no plugin was involved."""
     files = {name for key in _loaded for name in (key, getattr(sys.modules.get(key), "__file__", None))}
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in files]
     return f"{Path(frames[-1].filename).name}, line {frames[-1].lineno}" if frames else ""
@@ -265,4 +265,4 @@ def _what_and_where(error: BaseException, path: str) -> str:
     if isinstance(error, ValueError):
         return f"{error}{where}"
     first = (str(error).splitlines() or [""])[0]
-    return f"{type(error).__name__} while it was loaded: {first}{where}; mend it first"
+    return f"{type(error).__name__} while loading: {first}{where}; fix the plugin"

@@ -129,18 +129,22 @@ def test_plan_shows_all_memory_modes(here: Here) -> None:
         (["train", "demo", "--from", "nothing"], 1, "nothing is not the folder of a run, a file, or a network of the"),
         (["train", "demo", "--from", "full"], 1, "full is not the folder of a run"),
         (["train", "demo", "--freeze", "body"], 1, "freeze=body needs a trained network to start from"),
-        (["train", "demo", "--freeze", "stem"], 2, "Invalid value for '--freeze'"),
+        (["train", "demo", "--freeze", "stem"], 2, "invalid value for '--freeze': 'stem' is not one of 'body'; see"),
         (["analyze", "full/something"], 1, "full/something is a file of a deployed network; give the run"),
         (["eval", "full"], 1, "full is not the folder of a run"),
-        (["eval"], 2, "Missing argument"),
+        (["eval"], 2, "missing argument 'network'; see rheobase eval --help"),
+        (["train", "--epochs", "3"], 2, "no such option: --epochs; see rheobase train --help"),
+        (["train", "demo", "--set"], 2, "option '--set' requires an argument"),
+        (["train", "demo", "--set", "epochs"], 1, "expected key=value, got 'epochs'"),
+        (["train", "demo", "--set", "decay=half"], 1, "decay: expected a number, got 'half'"),
         (["plan", "demo", "--set", "data=mine"], 1, "unknown dataset 'mine'; choose one of"),
         (["demo", "--device", "tpu9"], 1, "device 'tpu9' is not available here"),
         (["demo", "--out", "full"], 1, "full is not an empty folder"),
         (["report", "full", "--out", "nowhere/a.html"], 1, "its folder is not there; choose another file"),
         (["paper", "theorem2", "--out", "full/something/x"], 1, "full/something/x"),
         (["demo", "--seed", "-1"], 1, "seed: expected 0 or more, got -1"),
-        (["dmo"], 2, "No such command 'dmo'"),
-        (["demo", "--seed", "one"], 2, "Invalid value for '--seed'"),
+        (["dmo"], 2, "no such command 'dmo'. Did you mean 'demo'? See rheobase --help"),
+        (["demo", "--seed", "one"], 2, "invalid value for '--seed'"),
     ],
 )
 def test_errors_are_one_sentence(here: Here, arguments: list[str], code: int, message: str) -> None:
@@ -149,9 +153,15 @@ def test_errors_are_one_sentence(here: Here, arguments: list[str], code: int, me
     found, _, said = here(*arguments)
     assert found == code
     assert message in said
-    if code == 1:
-        assert said.startswith("error: ")
-        assert said.count("\n") == 1
+    assert said.startswith("error: ")
+    assert said.count("\n") == 1
+
+
+def test_without_a_command_there_is_help(here: Here) -> None:
+    code, out, said = here()
+    assert code == 2
+    assert "Usage: rheobase" in out
+    assert not said
 
 
 @pytest.mark.parametrize("arguments", [["--debug", "eval", "none"], ["eval", "none", "--debug"]])

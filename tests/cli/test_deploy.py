@@ -1,5 +1,6 @@
 """The commands on a small run: fold, convert, export, verify, predict."""
 
+import io
 import os
 import shutil
 
@@ -10,7 +11,9 @@ import typer
 from typer.testing import CliRunner
 
 from rheobase import recipes
+from rheobase.cli import common
 from rheobase.cli.deploy import deploy, register
+from rheobase.cli.terminal import Terminal
 from rheobase.data import load
 from rheobase.data.feed import first_images
 from rheobase.train import checkpoint
@@ -75,6 +78,27 @@ def test_int8_is_exact_in_the_simulator(run):
     assert call("export", run, "--to", "nir", "--int8").exit_code == 0
     output = call("verify", run / "network-int8.nir", run, "--images", 4).output
     assert "0 spikes differ on 1 image" in output  # random weights: nothing is said about the accuracy
+
+
+def test_integers_that_take_long_are_told_of(run, here, monkeypatch):
+    command = ["export", str(run), "--to", "nir", "--int8", "--device", "cpu", "--out", "a.nir"]
+    assert here(*command)[2] == ""  # a few seconds need no word
+    monkeypatch.setattr(common, "PATIENCE", 0.0)
+    _, _, messages = here(*command)
+    assert messages.splitlines() == [f"finding integers: {i} of 8 layers done" for i in range(8)]
+
+
+def test_a_terminal_has_one_line_of_progress(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("FORCE_COLOR", "1")  # what makes anything a terminal
+    shown, terminal = io.StringIO(), Terminal()
+    terminal.file = shown
+    monkeypatch.setattr(common, "errors", terminal)
+    monkeypatch.setattr(common, "PATIENCE", 0.0)
+    with common.how_far("counting", "sheep") as tell:
+        for i in range(3):
+            tell(i, 3)
+    assert "counting: 2 of 3 sheep done" in shown.getvalue()
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -107,7 +108,10 @@ def test_the_same_command_again_is_right(here: Here) -> None:
     assert (code, messages) == (0, "")
     assert "run is finished: 2 epochs of demo, seed 0\n" in output
     assert "rheobase train demo --from run" in output
+    assert here("train", "--resume", "run") == (0, output, "")
     assert Path("run/metrics.jsonl").read_bytes() == metrics
+    advice = next(line for line in output.splitlines() if "--from" in line).partition("  fine-tune it")[0]
+    assert "epoch 2/2" in here(*shlex.split(advice)[1:], "--out", "tuned")[1]
     code, _, messages = here(*command, "--seed", "7")
     assert code == 1
     assert messages.startswith("error: run holds a run of another recipe: seed is 0 there and 7 here; go on with")

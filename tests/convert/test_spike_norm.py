@@ -55,3 +55,11 @@ def test_thresholds_are_chosen_within_few_steps(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_lower_percentile_is_a_lower_threshold() -> None:
     assert convert(Single(1.0), "spike-norm", 3, pixels(0.5, 0.25), percentile=50.0).nodes["soma"].v_th.item() == 0.25
+
+
+def test_a_hard_reset_loses_what_is_above_the_threshold_however_many_steps_follow() -> None:
+    """Thresholds of 1, currents of 1 and 0.6: a potential of 1.2 at every second step becomes 0, or 0.2 if soft."""
+    images = pixels(1.0, 0.6)
+    for method, rate in (("spike-norm", 0.5), ("rmp", 0.6)):
+        network = convert(Single(1.0), method, 6, images, percentile=100.0)
+        assert network(images, 600)[:, 1].mean().item() == pytest.approx(rate, abs=1 / 600)

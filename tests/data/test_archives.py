@@ -32,7 +32,7 @@ def test_a_file_cut_short(tmp_path: Path) -> None:
     large = tarfile.TarInfo("b" * 70)
     large.size = 10**6
     path = archive(tmp_path / "a.tar", large)
-    with pytest.raises(ValueError, match=rf"a\.tar: not a whole tar archive \('{'b' * 60}' is cut short\); get"):
+    with pytest.raises(ValueError, match=rf"a\.tar: not a complete tar archive \('{'b' * 60}' is cut short\); get"):
         list(members(path))
     with tarfile.open(tmp_path / "outer.tar", "w") as tar:
         entry = tarfile.TarInfo("inner.tar")
@@ -42,3 +42,16 @@ def test_a_file_cut_short(tmp_path: Path) -> None:
     (inner, _) = members(tmp_path / "outer.tar")
     with pytest.raises(ValueError, match="is cut short"):  # there are bytes behind, of another file
         list(members(tmp_path / "outer.tar", inner))
+
+
+def test_a_name_that_is_no_text(tmp_path: Path) -> None:
+    path = archive(tmp_path / "a.tar")
+    content = bytearray(path.read_bytes())
+    content[0:2] = b"\xff\xfe"
+    content[148:156] = b" " * 8
+    content[148:156] = f"{sum(content[:512]):06o}\0 ".encode()
+    path.write_bytes(content)
+    with pytest.raises(
+        ValueError, match=r"a\.tar: not a whole tar archive \('\\udcff\\udcfe' is no name in UTF-8\); get"
+    ):
+        list(members(path))

@@ -60,21 +60,21 @@ def test_an_archive_may_not_unpack_to_any_size(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("RHEOBASE_FILE_MEMORY", "100")
     assert from_npz(content, "c.npz", "a").keys() == {"a"}
     with pytest.raises(
-        ValueError, match=r"^c\.npz: not a whole \.npz file of arrays \(b \[2097152\] would take 164 MiB"
+        ValueError, match=r"^c\.npz: not a complete \.npz file of arrays \(b \[2097152\] would take 164 MiB"
     ):
         from_npz(content, "c.npz", "ab")
 
 
 @pytest.mark.parametrize("body", [bytes(63), bytes(65)])
 def test_sizes_in_an_archive_are_exact(body: bytes) -> None:
-    with pytest.raises(ValueError, match=r"not a whole \.npz file"):
+    with pytest.raises(ValueError, match=r"not a complete \.npz file"):
         from_npz(npz(a=npy(body=body)), "c.npz", "a")
 
 
 def test_the_checksum_in_an_archive_counts() -> None:
     content = bytearray(npz(a=npy(body=np.random.default_rng(0).bytes(64))))
     content[-200] ^= 1
-    with pytest.raises(ValueError, match=r"not a whole \.npz file"):
+    with pytest.raises(ValueError, match=r"not a complete \.npz file"):
         from_npz(bytes(content), "c.npz", "a")
 
 

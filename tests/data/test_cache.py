@@ -87,6 +87,7 @@ def test_what_killed_processes_left_is_removed_after_a_day(maker: Maker) -> None
         ("about.json", b'"sha256": "', b'"sha256": "0'),
         ("about.json", b'"uncounted": 4', b'"uncounted": 5'),
         ("about.json", b"{", b"3 {"),
+        ("about.json", b"{", b"[" * 200_000),
         ("about.json", b'"events"', b'"event"'),
     ],
 )
@@ -132,5 +133,5 @@ def test_several_at_the_same_time(maker: Maker) -> None:
 def test_a_folder_that_cannot_be_written(maker: Maker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("RHEOBASE_CACHE", str(tmp_path / "file" / "cache"))
-    with pytest.raises(OSError, match="name another folder in RHEOBASE_CACHE"):
+    with pytest.raises(OSError, match="set RHEOBASE_CACHE to another folder"):
         prepared("set", SHAPE, {}, [], maker.jobs())

@@ -129,7 +129,7 @@ def test_an_archive_that_is_there_is_unpacked_and_kept(small: Path, monkeypatch:
     mine = small / "mine" / "cifar-10-binary.tar.gz"
     mine.parent.mkdir()
     mine.write_bytes(b"something else")
-    with pytest.raises(ValueError, match=r"tar\.gz is not the official archive: its checksum differs; remove it, and"):
+    with pytest.raises(ValueError, match=r"tar\.gz is not the official archive: its checksum differs; remove it and"):
         data.load("cifar10", mine.parent, download=True)
     assert mine.read_bytes() == b"something else"
     mine.write_bytes((small / mine.name).read_bytes())
@@ -144,7 +144,7 @@ def test_a_download_that_fails_or_differs(small: Path) -> None:
     with pytest.raises(ValueError, match=r"is not the official archive: its checksum differs"):
         data.load("cifar10", small / "new", download=True)
     archive.unlink()
-    with pytest.raises(OSError, match=r"could not download file:.*get it by other means"):
+    with pytest.raises(OSError, match=r"could not download file:.*get the file another way"):
         data.load("cifar10", small / "new", download=True)
 
 
@@ -162,6 +162,24 @@ def test_names_that_are_no_text(small: Path) -> None:
         data.load("cifar10", small)
 
 
+def test_another_number_of_names(small: Path) -> None:
+    path = small / "cifar-10-batches-bin" / "batches.meta.txt"
+    path.write_text(path.read_text() + "frogs\n")
+    with pytest.raises(ValueError, match=r"batches\.meta\.txt has 11 names, expected 10; unpack"):
+        data.load("cifar10", small)
+
+
+@pytest.mark.parametrize("bytes_left", [0, 3072])
+def test_files_that_hold_no_whole_images(small: Path, bytes_left: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where their checksums agree."""
+    layout, _ = cifar.LAYOUTS["cifar10"]
+    path = small / layout.folder / "test_batch.bin"
+    path.write_bytes(path.read_bytes()[:bytes_left])
+    monkeypatch.setitem(cifar.LAYOUTS, "cifar10", (replace(layout, test={path.name: md5(path)}),))
+    with pytest.raises(ValueError, match=rf"test_batch\.bin: {bytes_left} bytes are no images of 3073; unpack"):
+        data.load("cifar10", small)
+
+
 class Evil:
     def __reduce__(self) -> Any:
         return os.system, ("touch evil",)
@@ -170,7 +188,7 @@ class Evil:
 @pytest.mark.parametrize("value", [Evil(), np.array([Evil()], dtype=object), {"a": [Evil()]}, print, Path("a")])
 def test_a_pickle_that_could_run_code_is_refused(value: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ValueError, match=r"a pickle asks for .*, which no data file needs"):
+    with pytest.raises(ValueError, match=r"the pickle asks for .*, which no data file needs"):
         cifar.unpickle(pickle.dumps({"data": value}, protocol=4))
     assert not list(tmp_path.iterdir())
 

@@ -60,7 +60,7 @@ def test_normalisation_is_left_out_only_where_it_changes_nothing(
 
 
 def test_a_size_that_a_data_set_does_not_have() -> None:
-    with pytest.raises(ValueError, match="data set 'digits' has images of 8 x 8, not 32"):
+    with pytest.raises(ValueError, match="dataset 'digits' has images of 8 x 8, not 32"):
         data.load("digits", size=32)
 
 

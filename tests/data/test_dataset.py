@@ -89,9 +89,9 @@ def test_data_sets_that_cannot_be() -> None:
         (good, "abc", {"mean": (0.0, 0.0)}, "give both mean and std"),
         (good, "abc", {"mean": (0.0,), "std": (1.0,)}, "one mean and deviation per channel"),
         (good, "abc", {"mean": (0.0, 0.0), "std": (1.0, 0.0)}, "deviations above 0"),
-        (good, [1, 2, 3], {}, "names must be texts"),
+        (good, [1, 2, 3], {}, "names must be text"),
     ):
-        with pytest.raises(ValueError, match=f"data set 'mine'.*{message}"):
+        with pytest.raises(ValueError, match=f"dataset 'mine'.*{message}"):
             Dataset.of("mine", good, test, classes, **options)
 
 

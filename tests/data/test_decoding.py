@@ -42,7 +42,7 @@ def test_postscript_under_the_name_of_a_picture_starts_no_program(
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     assert shutil.which("gs") == str(program)
     (tmp_path / "a.jpg").write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\nshowpage\n")
-    with pytest.raises(ValueError, match=r"cannot read the image .*a\.jpg: its content is none of BMP, GIF, .*, WEBP$"):
+    with pytest.raises(ValueError, match=r"cannot read the image .*a\.jpg: its format is none of BMP, GIF, .*, WEBP$"):
         read(tmp_path / "a.jpg", INFO)
     assert not (tmp_path / "started").exists()
 
@@ -57,7 +57,7 @@ def test_every_format_that_is_promised(kind: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["EPS", "ICO", "PCX", "TGA", "PDF"])
 def test_no_other_format(kind: str, tmp_path: Path) -> None:
     images.new("RGB", (16, 16)).save(tmp_path / "a.png", kind)
-    with pytest.raises(ValueError, match="its content is none of"):
+    with pytest.raises(ValueError, match="its format is none of"):
         decode(Request(str(tmp_path / "a.png"), 5, 1.0, None))
 
 
@@ -88,6 +88,15 @@ def test_floats_beyond_1_are_refused(low: float, high: float, tmp_path: Path) ->
     images.fromarray(np.array([[low, high]] * 2, np.float32)).save(tmp_path / "a.tif")
     told = rf"a\.tif: its pixels are floats from {low:g} to {high:g}; expected 0 to 1; save it with 8 or 16 bits"
     with pytest.raises(ValueError, match=told):
+        read(tmp_path / "a.tif", INFO)
+
+
+@pytest.mark.parametrize("place", [0, 1, 2, 3])
+def test_a_pixel_that_is_no_number_is_refused(place: int, tmp_path: Path) -> None:
+    values = np.array([0.25, 0.5, 0.75, 1.0], np.float32)
+    values[place] = np.nan
+    images.fromarray(values.reshape(2, 2)).save(tmp_path / "a.tif")
+    with pytest.raises(ValueError, match=r"a\.tif: .*(floats from nan to nan|one of its pixels is not a number); "):
         read(tmp_path / "a.tif", INFO)
 
 

@@ -71,7 +71,7 @@ def test_a_file_comes_whole(server: Server, tmp_path: Path) -> None:
 def test_what_was_cut_short_goes_on(server: Server, tmp_path: Path, ranges: bool) -> None:
     server.cut, server.ranges = 1000, ranges
     with pytest.raises(
-        OSError, match=rf"^could not download {server.url}: it ended after 1000 of 10240 bytes; try again"
+        OSError, match=rf"^could not download {server.url}: the connection ended after 1000 of 10240 bytes; try again"
     ):
         download(server.url, tmp_path / "a", MD5)
     assert not (tmp_path / "a").exists()

@@ -64,7 +64,7 @@ def test_gestures_come_out_at_their_labelled_times(gestures: tuple[Path, list[Ev
 @pytest.mark.parametrize(
     ("file", "content", "message"),
     [
-        ("trials_to_test.txt", "user99.aedat", r"trials_to_test\.txt names user99\.aedat, which is not there"),
+        ("trials_to_test.txt", "user99.aedat", r"trials_to_test\.txt lists user99\.aedat, which is missing"),
         ("user01_led_labels.csv", "class,start,end\n12,1,2\n", "line 2: expected a class from 1 to 11"),
         ("user01_led_labels.csv", "class,start,end\n1,2\n", "line 2: expected class, start and end"),
         ("user01_led_labels.csv", f"class,start,end\n1,{10**21},{10**22}\n", "line 2: expected a class"),
@@ -80,7 +80,7 @@ def test_broken_gesture_folders(gestures: tuple[Path, list[Events]], file: str, 
 def test_damage_is_left_out_and_told(gestures: tuple[Path, list[Events]]) -> None:
     path = gestures[0] / "user24_lab.aedat"
     path.write_bytes(path.read_bytes()[:-3])
-    with pytest.warns(UserWarning, match=r"dvsgesture: there is damage in its files \(truncated 1\)"):
+    with pytest.warns(UserWarning, match=r"dvsgesture: some files are damaged \(truncated 1\)"):
         load("dvsgesture", gestures[0])
 
 
@@ -88,7 +88,7 @@ def test_a_gesture_ends_where_its_label_says(gestures: tuple[Path, list[Events]]
     folder, clips = gestures
     path = folder / "user01_led_labels.csv"
     path.write_text("class,start,end\n4,2000000,2090000\n11,3000000,3000001\n")
-    with pytest.warns(UserWarning, match=r"damage in its files \(gestures without events 1\)"):
+    with pytest.warns(UserWarning, match=r"some files are damaged \(gestures without events 1\)"):
         found = load("dvsgesture", str(folder))
     frames = found.train.read(torch.arange(2))
     assert frames.sum((1, 2, 3, 4)).tolist() == [len(clips[0].between(2_000_000, 2_090_000)), 0]
@@ -168,7 +168,7 @@ def test_nmnist_folders_and_arrays_agree(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="rising offsets"):
         load("nmnist", tmp_path / "falling.npz")
     np.savez(tmp_path / "half.npz", **columns, offsets=offsets, labels=labels, is_test=[False] * 20)
-    with pytest.raises(ValueError, match="nmnist: all 20 recordings are on one side of the split"):
+    with pytest.raises(ValueError, match="dataset 'nmnist': all 20 recordings are on one side of the split"):
         load("nmnist", tmp_path / "half.npz")
 
 
@@ -198,7 +198,7 @@ def test_options_of_slices() -> None:
     assert found.train.read(torch.arange(50)).max() == 1
     with pytest.raises(ValueError, match="no option speed for slices"):
         load("digits-dvs", speed=2)
-    with pytest.raises(ValueError, match="data set 'digits' has no option window"):
+    with pytest.raises(ValueError, match="dataset 'digits' has no option window"):
         load("digits", window=2)
 
 

@@ -76,7 +76,9 @@ def test_functions_that_other_processes_cannot_find_are_for_threads(monkeypatch:
 def test_pixels_of_the_wrong_number_are_damage(files: Files, pool: object) -> None:
     files.paths[4].write_bytes(b"bad")
     files = replace(files, workers=pool(files.decode))
-    with pytest.warns(UserWarning, match=r"its decoder gave 3 bytes, expected 5 x 5 x 3; the next one of its class"):
+    with pytest.warns(
+        UserWarning, match=r"its decoder returned 3 bytes, expected 5 x 5 x 3; the next image of its class"
+    ):
         pixels = files.read(torch.arange(11))
     assert pixels[:, 0, 0, 0].tolist() == [0, 9, 18, 27, 54, 45, 54, 63, 72, 81, 90]
 

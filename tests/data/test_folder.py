@@ -135,7 +135,7 @@ def test_damaged_files_are_named_once_and_replaced_within_their_class(images: Pa
     files = data.load("imagenet", images, size=6).train
     assert isinstance(files, Files)
     everything = torch.arange(16)
-    with pytest.warns(UserWarning, match="the next one of its class takes its place") as told:
+    with pytest.warns(UserWarning, match="the next image of its class replaces it") as told:
         pixels = files.read(everything)
     assert [Path(str(w.message).split(": ")[0].removeprefix("cannot read the image ")).name for w in told] == [
         "01.png", "08.bmp", "00.bmp"
@@ -221,7 +221,7 @@ def test_processes_that_are_killed_are_an_error_and_started_again(images: Path) 
     for process in workers.processes(workers.cores()).processes:
         process.kill()
         process.wait()
-    with pytest.raises(ChildProcessError, match=r"(\d+) of \1 processes that decode images ended \(exit code -9\)"):
+    with pytest.raises(ChildProcessError, match=r"(\d+) of \1 image-decoding processes ended \(exit code -9\)"):
         files.read(everything)
     assert torch.equal(files.read(everything), pixels)
 
@@ -234,7 +234,7 @@ def test_processes_that_are_stopped_are_told_to_go_on(images: Path, monkeypatch:
     pixels = files.read(everything)
     for process in workers.processes(workers.cores()).processes:
         process.send_signal(signal.SIGSTOP)
-    with pytest.warns(UserWarning, match=r"a process that decodes images \(\d+\) was stopped; it is told to go on"):
+    with pytest.warns(UserWarning, match=r"an image-decoding process \(\d+\) was stopped; it was told to continue"):
         assert torch.equal(files.read(everything), pixels)
 
 
@@ -319,18 +319,18 @@ def recipe_without_size() -> Recipe:
 
 
 def test_bad_folders_are_one_sentence(images: Path, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="data set 'folder' needs a size for its images"):
+    with pytest.raises(ValueError, match="dataset 'folder' needs an image size"):
         load_data(recipe_without_size(), images)
-    with pytest.raises(ValueError, match="none is not a folder; name one with a sub-folder"):
+    with pytest.raises(ValueError, match="none is not a folder; give one with a sub-folder"):
         data.load("folder", tmp_path / "none", size=8)
     with pytest.raises(ValueError, match="dark has no sub-folders"):
         data.load("folder", images / "dark", size=8)
     for path in (images / "dark").glob("0[0-8].*"):  # 04 and 09 are for testing
         path.write_bytes(b"BM is not enough")
-    with pytest.raises(ValueError, match=r"cannot read the image .*00\.bmp, nor 7 others of its class"):
+    with pytest.raises(ValueError, match=r"cannot read the image .*00\.bmp or 7 others of its class"):
         data.load("folder", images, size=8)
     (images / "empty").mkdir()
-    with pytest.raises(ValueError, match="empty has no images; expected files like"):
+    with pytest.raises(ValueError, match="empty has no images; expected files such as"):
         data.load("folder", images, size=8)
 
 

@@ -53,7 +53,7 @@ def test_files_are_read_when_they_are_needed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [40, 41])
 def test_something_must_be_left(number: int) -> None:
-    with pytest.raises(ValueError, match=f"holdout: expected less than the 40 training images, got {number}"):
+    with pytest.raises(ValueError, match=f"holdout: expected fewer than the 40 training images, got {number}"):
         hold_out(own(), number)
 
 

@@ -38,13 +38,13 @@ def test_a_record_survives_a_file() -> None:
         ({"mean": [1.5, float("nan")]}, "must be finite"),
         ({"std": [1.0, 0.0]}, "deviations above 0"),
         ({"std": ["1", "2"]}, "must be finite"),
-        ({"classes": []}, "it needs classes"),
-        ({"classes": ["cat", 3]}, "names must be texts"),
+        ({"classes": []}, "there must be classes"),
+        ({"classes": ["cat", 3]}, "names must be text"),
         ({"size": 0}, "sizes must be whole numbers"),
         ({"size": 10**6}, "images of . x 1000000 x 1000000 are too large"),
         ({"size": 5.0}, "sizes must be whole numbers"),
         ({"images": -1}, "sizes must be whole numbers"),
-        ({"colour": 1}, "an entry colour that this version does not know"),
+        ({"colour": 1}, "an unknown entry colour"),
     ],
 )
 def test_damage_is_named_with_the_file(change: dict[str, Any], message: str) -> None:
@@ -55,7 +55,7 @@ def test_damage_is_named_with_the_file(change: dict[str, Any], message: str) -> 
 def test_a_record_without_classes() -> None:
     content = INFO.as_dict()
     del content["classes"]
-    with pytest.raises(ValueError, match="has no classes; restore it"):
+    with pytest.raises(ValueError, match="has no classes; restore the file"):
         DataInfo.of(content, "data.json")
 
 

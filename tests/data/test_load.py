@@ -44,11 +44,11 @@ def test_a_loader_is_given_what_it_takes() -> None:
 @pytest.mark.parametrize(
     ("loader", "options", "message"),
     [
-        (mine, {"speed": 2}, "data set 'mine' has no option speed; it takes none"),
-        (resized, {"speed": 2}, "data set 'resized' has no option speed; it takes size, download, colour"),
-        (mine, {"size": 8}, "data set 'mine' has images of 5 x 5, not 8; leave size out"),
-        (recorded, {"timesteps": 7}, "data set 'recorded' has recordings of 6 steps, not 7"),
-        (lambda path: [path], {}, "the loader of data set '<lambda>' returned a list, not a Dataset"),
+        (mine, {"speed": 2}, "dataset 'mine' has no option speed; it takes none"),
+        (resized, {"speed": 2}, "dataset 'resized' has no option speed; it takes size, download, colour"),
+        (mine, {"size": 8}, "dataset 'mine' has images of 5 x 5, not 8; leave out the size"),
+        (recorded, {"timesteps": 7}, "dataset 'recorded' has recordings of 6 timesteps, not 7"),
+        (lambda path: [path], {}, "the loader of dataset '<lambda>' returned a list, not a Dataset"),
     ],
 )
 def test_what_does_not_fit_is_one_sentence(loader: Any, options: dict[str, Any], message: str) -> None:
@@ -90,9 +90,9 @@ def test_what_is_expected_of_a_loader_of_ones_own() -> None:
     assert expected(resized).classes == ("0", "1", "2", "3")
     assert expected(resized, size=11).shape == (3, 11, 11)
     assert expected(recorded, timesteps=2).timesteps == 2
-    with pytest.raises(ValueError, match="data set 'recorded' has images of 5 x 5, not 11"):
+    with pytest.raises(ValueError, match="dataset 'recorded' has images of 5 x 5, not 11"):
         expected(recorded, size=11)
-    with pytest.raises(ValueError, match="what data set 'mine' looks like is not known without its files; give them"):
+    with pytest.raises(ValueError, match="the shape of dataset 'mine' is unknown without its files; give them"):
         expected(mine)
 
 

@@ -97,7 +97,7 @@ def test_slices_as_the_recipe_says(folder: Path) -> None:
     assert counts("slice_by=count", "window=30") == [30] * 4
     first = int(events.t[0])
     assert counts("window=100") == [len(events.between(first + 100 * i, first + 100 * (i + 1))) for i in range(4)]
-    with pytest.raises(ValueError, match="data set 'digits' has no option window"):
+    with pytest.raises(ValueError, match="dataset 'digits' has no option window"):
         load_data(recipes.get("demo").changed(["window=100"]), None)
 
 
@@ -106,7 +106,7 @@ def test_slicing_of_the_official_sets_changes_too() -> None:
     assert own.changed(slice_by="count") == replace(own, slice_by="count", window=0)
     assert own.changed(slice_by="count", window=7).window == 7
     assert own.changed(slice_by="time") == own
-    assert [str(own), str(own.changed(slice_by="count", window=7))] == ["30 ms per step", "7 events per step"]
+    assert [str(own), str(own.changed(slice_by="count", window=7))] == ["30 ms per slice", "7 events per slice"]
     assert str(own.changed(slice_by="count")) == "40 slices of equal numbers of events"
     for wrong in ({"slice_by": "size"}, {"window": -1}, {"timesteps": 2.5}, {"sensor": "large"}):
         with pytest.raises(ValueError, match=f"{next(iter(wrong))}.*got '?{next(iter(wrong.values()))}"):
@@ -116,7 +116,7 @@ def test_slicing_of_the_official_sets_changes_too() -> None:
 def test_a_sensor_for_those_that_do_not_state_theirs(folder: Path) -> None:
     bare = folder / "left" / "bare.csv"
     bare.write_text("1,2,3,1\n2,39,29,0\n")
-    with pytest.raises(ValueError, match=r"bare\.csv: no size of the sensor"):
+    with pytest.raises(ValueError, match=r"bare\.csv: the sensor size is missing"):
         load("recordings", folder)
     found = load("recordings", folder, sensor="40x30", size=30)
     assert found.info.slicing["sensor"] == "40x30"
@@ -125,14 +125,14 @@ def test_a_sensor_for_those_that_do_not_state_theirs(folder: Path) -> None:
 def test_events_outside_the_sensor_are_refused(folder: Path) -> None:
     wrong = folder / "right" / "wrong.csv"
     wrong.write_text("t,x@40,y@32,p\n1,2,3,1\n2,40,3,1\n3,2,33,1\n")
-    with pytest.raises(ValueError, match=r"wrong\.csv: 2 of 3 events are outside the sensor of 40 x 32; give its true"):
+    with pytest.raises(ValueError, match=r"wrong\.csv: 2 of 3 events are outside the sensor of 40 x 32; give the true"):
         load("recordings", folder)
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("t,x@40,y@32,p\n", r"new\.csv: no events; remove it"),
+        ("t,x@40,y@32,p\n", r"new\.csv: no events; remove the file"),
         ("t,x@20,y@12,p\n1,2,3,1\n", r"new\.csv: a sensor of 20 x 12 is smaller than the frames of 32 x 32; .*=20\)"),
     ],
 )
@@ -145,7 +145,7 @@ def test_recordings_that_are_of_no_use(folder: Path, content: str, message: str)
 def test_damage_is_left_out_and_told(folder: Path) -> None:
     path = folder / "right" / "2.aedat"
     path.write_bytes(path.read_bytes()[:-3])
-    with pytest.warns(UserWarning, match=r"recordings: there is damage in its files \(truncated 1\)"):
+    with pytest.warns(UserWarning, match=r"recordings: some files are damaged \(truncated 1\)"):
         found = load("recordings", folder)
     assert isinstance(found, EventDataset)
     assert found.events == 2 * (200 + 201 + 202 + 203 + 204) - 1
@@ -157,7 +157,7 @@ def test_full_cells_are_told(folder: Path) -> None:
         one = Events(crowd.t, crowd.x // 16, crowd.y // 16, crowd.p, 32, 32)
         saved(folder / "right" / f"crowd{i}.npz", one)
     with pytest.warns(
-        UserWarning, match=r"\d+ % of the events are beyond the 255 that a cell counts in one slice; use"
+        UserWarning, match=r"\d+ % of the events are above the 255 that a cell can count in one slice; use"
     ):
         load("recordings", folder, timesteps=1)
 
@@ -165,10 +165,13 @@ def test_full_cells_are_told(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda f: shutil.rmtree(f), "is not a folder; name one with a sub-folder of recordings per class by --data"),
+        (
+            lambda f: shutil.rmtree(f),
+            "is not a folder; give one with a sub-folder of recordings per class, with --data",
+        ),
         (lambda f: [shutil.rmtree(p) for p in f.iterdir()], "has no sub-folders; expected one with recordings"),
-        (lambda f: (f / "empty").mkdir(), r"empty has no recordings; expected files like \*\.aedat or"),
-        (lambda f: [p.unlink() for p in f.glob("*/4*")], "needs at least 5 recordings in a class, or folders"),
+        (lambda f: (f / "empty").mkdir(), r"empty has no recordings; expected files such as \*\.aedat or"),
+        (lambda f: [p.unlink() for p in f.glob("*/4*")], "add at least 5 recordings to a class, or folders"),
     ],
 )
 def test_folders_that_are_no_set(folder: Path, make, message: str) -> None:  # type: ignore[no-untyped-def]
@@ -205,23 +208,25 @@ def test_arrays_are_sequences_or_one_frame(tmp_path: Path, info: DataInfo) -> No
 
 def test_what_cannot_be_seen(folder: Path, info: DataInfo) -> None:
     path = folder / "left" / "0.aedat"
-    with pytest.raises(ValueError, match=r"0\.aedat: the network does not say how .*; give an array \[T, C, H, W\]"):
+    with pytest.raises(
+        ValueError, match=r"0\.aedat: the network has no record of how .*; give an array \[T, C, H, W\]"
+    ):
         seen(path, replace(info, slicing={}))
-    with pytest.raises(ValueError, match="slices: expected window as a whole number"):
+    with pytest.raises(ValueError, match="slices: expected window to be a whole number"):
         seen(path, replace(info, slicing={**asdict(Slicing(1, 1, 1)), "window": "wide"}))
     path.write_bytes(path.read_bytes()[:-3])
-    with pytest.warns(UserWarning, match=r"0\.aedat: there is damage in it \(truncated 1\); the rest is used"):
+    with pytest.warns(UserWarning, match=r"0\.aedat: the file is damaged \(truncated 1\); the rest is used"):
         assert seen(path, info).sum() == 199
     (folder / "left" / "a.png").touch()
-    with pytest.raises(ValueError, match="a picture has 1 or 3; give a recording"):
+    with pytest.raises(ValueError, match="an image has 1 or 3; give a recording"):
         read(folder / "left" / "a.png", info)
-    with pytest.raises(ValueError, match=r"set: no recordings in this folder; expected files like \.aedat"):
+    with pytest.raises(ValueError, match=r"set: no recordings in this folder; expected files such as \.aedat"):
         find([folder], info)
 
 
 def test_a_record_of_slices_is_checked(info: DataInfo) -> None:
     for wrong in ([1], {"window": [5]}, {"window": None}):
-        with pytest.raises(ValueError, match=r"data\.json: .*slicing must be settings of slices"):
+        with pytest.raises(ValueError, match=r"data\.json: .*slicing must hold numbers, texts and flags"):
             DataInfo.of({**info.as_dict(), "slicing": wrong}, "data.json")
     earlier = info.as_dict()
     del earlier["slicing"]

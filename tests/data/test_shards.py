@@ -193,18 +193,18 @@ def test_official_archives_that_are_not(official: tuple[Path, Path]) -> None:
     tars, _ = official
     content = {name: (tars / name).read_bytes() for name in (ilsvrc.TRAIN, ilsvrc.TEST, ilsvrc.KIT)}
     for name, damage, sentence in (
-        (ilsvrc.TRAIN, b"x" * 2000, "not a whole tar archive"),
-        (ilsvrc.TRAIN, content[ilsvrc.TEST], "has no archives of classes"),
+        (ilsvrc.TRAIN, b"x" * 2000, "not a complete tar archive"),
+        (ilsvrc.TRAIN, content[ilsvrc.TEST], "has no class archives"),
         (ilsvrc.TEST, content[ilsvrc.TRAIN], "does not have the classes of the 2 images"),
-        (ilsvrc.KIT, b"x" * 2000, "not the development kit"),
-        (ilsvrc.KIT, content[ilsvrc.TEST], "not the development kit"),
+        (ilsvrc.KIT, b"x" * 2000, "not the ILSVRC 2012 development kit"),
+        (ilsvrc.KIT, content[ilsvrc.TEST], "not the ILSVRC 2012 development kit"),
     ):
         (tars / name).write_bytes(damage)
         with pytest.raises(ValueError, match=sentence):
             listings(tars)
         (tars / name).write_bytes(content[name])
     (tars / ilsvrc.KIT).unlink()
-    with pytest.raises(ValueError, match=f"has {ilsvrc.TRAIN}, but not {ilsvrc.KIT}; put it there too"):
+    with pytest.raises(ValueError, match=f"has {ilsvrc.TRAIN}, but not {ilsvrc.KIT}; add that file"):
         listings(tars)
 
 

@@ -36,7 +36,8 @@ def test_reads_are_what_the_convolution_multiplies() -> None:
         conv = exact.nodes[name]
         assert isinstance(conv, nn.Conv2d)
         read, _ = found.inputs({name: conv})[name]
-        current = (read @ conv.weight.flatten(1).T).unflatten(0, values[name].shape[:2] + values[name].shape[3:])
+        current = read.double() @ conv.weight.flatten(1).T
+        current = current.unflatten(0, values[name].shape[:2] + values[name].shape[3:])
         torch.testing.assert_close(current.movedim(-1, 2), values[name])
         found.fire(layer, exact.nodes)
         sent, same = found.sent[layer]

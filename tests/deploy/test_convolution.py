@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from rheobase.deploy.convolution import FrozenConv2d, convolution
+from rheobase.deploy.pairs import FRACTION_BITS
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
@@ -77,6 +78,15 @@ def test_integers_in_float64_are_exact(largest, bias):
     x = torch.randint(largest + 1, (2, 32, 7, 8)).double()
     assert conv._small_integers(x) == (largest < 2**12)
     assert torch.equal(conv(x), torch.conv2d(x, weight, bias, padding=1))
+
+
+@pytest.mark.parametrize("channels", [28, 29])  # 2**24 steps are 2**16, which 29 * 9 times 255 exceed
+def test_fractions_of_a_few_bits_are_exact(channels):
+    weight = torch.full((6, channels, 3, 3), 255 + 1 / 2**FRACTION_BITS).double()
+    conv = convolution(weight, None, padding=(1, 1), stride=(1, 1), dilation=(1, 1))
+    x = torch.randint(2, (2, channels, 7, 8)).double()
+    assert conv._small_integers(x) == (channels == 28)
+    assert torch.equal(conv(x), torch.conv2d(x, weight, padding=1))
 
 
 def test_fractions_in_float64_stay_in_float64():

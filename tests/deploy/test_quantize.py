@@ -8,7 +8,8 @@ from rheobase.deploy.agreement import agreement, record
 from rheobase.deploy.folding import fold
 from rheobase.deploy.formats import nir as rheobase_nir
 from rheobase.deploy.network import INPUT, LIF, Network, Scale
-from rheobase.deploy.quantize import FRACTION_BITS, int8_unit, quantize
+from rheobase.deploy.pairs import FRACTION_BITS
+from rheobase.deploy.quantize import int8_unit, quantize
 from rheobase.deploy.simulate import simulate
 from rheobase.models.blocks import MSBlock, PooledBlock, SEWBlock
 from rheobase.nn import Conv2d, Soma
@@ -204,6 +205,13 @@ def test_the_exported_file_holds_int8_and_runs_exactly(tmp_path, global_pool):
         for name, spikes in result.spikes.items():
             np.testing.assert_array_equal(spikes.reshape(4, -1), expected.spikes[name][:, i].numpy())
         np.testing.assert_allclose(result.logits, expected.logits[:, i].numpy(), rtol=1e-12)
+
+
+def test_it_tells_how_far_it_is():
+    told = []
+    network = quantize(fold(tiny()), images(6, 2, 7), 4, lambda done, layers: told.append((done, layers)))
+    neurons = sum(isinstance(node, LIF) for node in network.nodes.values())
+    assert told == [(i, neurons + 1) for i in range(neurons + 1)]
 
 
 def test_the_float_network_is_left_alone():

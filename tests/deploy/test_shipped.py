@@ -91,7 +91,7 @@ def test_every_command_takes_its_name(found: Found, tmp_path: Path, monkeypatch:
     call("paper", "fig6", "digits", "--images", "2", "--device", "cpu")
     np.save("four.npy", load("digits").test.images[0].numpy())
     said = call("predict", "digits", "four.npy")
-    with pytest.raises(ValueError, match=r"^digits-folded\.safetensors is there already; choose another file"):
+    with pytest.raises(ValueError, match=r"^digits-folded\.safetensors already exists; choose another file"):
         call("fold", "digits")
     pytest.importorskip("nir", reason="the extra rheobase[nir] is not installed")
     assert "rheobase verify network.nir digits" in call("export", "digits", "--to", "nir", "--out", "network.nir")

@@ -316,7 +316,7 @@ def test_neuron_settings_reach_every_soma() -> None:
 
 
 def test_network_of_another_neuron_refuses_the_checkpoint() -> None:
-    message = "Soma: the checkpoint was trained with decay 0.25 (here 0.5); build the network with that"
+    message = "Soma: the checkpoint was trained with decay 0.25 (here 0.5); build the network with these settings"
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         build("resnet8", decay=0.5).load_state_dict(build("resnet8").state_dict())
 
@@ -338,7 +338,7 @@ def net19() -> SpikingNet:
             "resnet17, resnet19, resnet34, resnet34_large, resnet50, plain20, resnet8, plain5, "
             "sew_resnet18, sew_resnet34, sew_resnet50, sew_resnet19, ms_resnet18, ms_resnet34, ms_resnet19, "
             "vgg11, vgg16, cifarnet, "
-            "or name the file that has it with --plugin",
+            "or give the file that defines it with --plugin",
         ),
         (lambda: build("resnet8", num_classes=0), "expected at least one class, got num_classes=0"),
         (lambda: build("resnet19", image_size=7), "image_size 7 is too small for the strides: expected at least 8"),
@@ -373,7 +373,7 @@ def net19() -> SpikingNet:
         ),
         (
             lambda: net8()(torch.randn(4, 2, 3, 8, 8), timesteps=6),
-            "timesteps=6 does not match the sequence, which has 4 steps",
+            "timesteps=6 does not match the sequence, which has 4 timesteps",
         ),
         (
             lambda: net8()(torch.randint(256, (2, 3, 8, 8), dtype=torch.uint8), timesteps=2),
@@ -381,7 +381,7 @@ def net19() -> SpikingNet:
         ),
         (
             lambda: net8()(torch.randn(2, 3, 3, 8), timesteps=2),
-            "an image of 3 x 8 is too small for the strides: expected at least 4",
+            "images of 3 x 8 are too small for the strides: expected at least 4 pixels a side",
         ),
         (
             lambda: net8()(torch.randn(0, 3, 8, 8), timesteps=2),

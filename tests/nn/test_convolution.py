@@ -137,7 +137,7 @@ def test_a_convolution_that_a_soma_cannot_save_memory_on_is_computed_at_once(opt
     conv = Conv2d(**{"in_channels": C, "out_channels": 7, "kernel_size": 3, "padding": 1, "bias": False} | options)
     set_memory(conv, "packed")
     x = torch.randn(T, N, C, H, W, requires_grad=True)
-    with pytest.warns(UserWarning, match=r"memory 'packed': .* is computed as in mode 'speed', since it has a"):
+    with pytest.warns(UserWarning, match=r"memory 'packed': .* runs in mode 'speed', because it has"):
         y = conv(x)
     assert torch.equal(y, conv.convolve(x))
     assert torch.equal(Soma(7)(conv(x)), Soma(7)(y))  # and says so once
@@ -215,7 +215,9 @@ def test_a_convolution_that_keeps_its_whole_input_says_so_once() -> None:
     network = nn.Sequential(Soma(C), AvgPool2d(2), Conv2d(C, 7, 1, bias=False), Soma(7))
     set_memory(network, "packed")
     x = torch.randn(T, N, C, H, W, requires_grad=True)
-    expected = r"^memory 'packed': the convolution '2' Conv2d\(5, 7, .* keeps its whole input, since that is not known "
+    expected = (
+        r"^memory 'packed': the convolution '2' Conv2d\(5, 7, .* keeps its whole input, because the input may not "
+    )
     with pytest.warns(UserWarning, match=expected) as seen:
         network(x)
     assert len(seen) == 1

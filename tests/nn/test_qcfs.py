@@ -57,5 +57,5 @@ def test_a_network_of_them_trains(memory: str, half: bool) -> None:
 def test_mistakes() -> None:
     with pytest.raises(ValueError, match="QcfsSoma: expected at least one level, got 0"):
         QcfsSoma(C, levels=0)
-    with pytest.raises(ValueError, match="knows no time: expected one step, got 2"):
+    with pytest.raises(ValueError, match="has no time dimension: got 2 timesteps"):
         QcfsSoma(C)(torch.zeros(2, N, C))

@@ -81,7 +81,7 @@ def test_compiles_as_one_graph() -> None:
 @pytest.mark.parametrize(
     ("x", "message"),
     [
-        (torch.zeros(2, N, C), "a ReLU network knows no time: expected one step, got 2; use timesteps=1"),
+        (torch.zeros(2, N, C), "a ReLU network has no time dimension: got 2 timesteps; use timesteps=1"),
         (torch.zeros(1, 1, C), f"expected more than one value per channel, got [1, 1, {C}]; use a larger batch"),
         (torch.zeros(1, N, C + 1), f"fire: expected {C} channels in dimension 2, got [1, {N}, {C + 1}]"),
     ],

@@ -87,7 +87,7 @@ def test_half_precision_input_keeps_float32_statistics() -> None:
     ],
 )
 def test_checkpoint_of_another_neuron_is_refused(neuron: dict[str, float], difference: str) -> None:
-    message = f"Soma: the checkpoint was trained with {difference}; build the network with that"
+    message = f"Soma: the checkpoint was trained with {difference}; build the network with these settings"
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         Soma(C, **neuron).load_state_dict(Soma(C).state_dict())
 
@@ -159,7 +159,7 @@ def test_the_printed_soma_shows_its_neuron() -> None:
         (lambda: Soma(C, decay=float("nan")), "Soma: expected decay between 0 and 1, got nan"),
         (
             lambda: Soma(C, decay=1.0, learn_decay="layer"),
-            "Soma: a decay that is learnt starts between 0 and 1, both excluded, got 1.0",
+            "Soma: a learnt decay must start between 0 and 1, both excluded, got 1.0",
         ),
         (
             lambda: Soma(C, surrogate="step"),

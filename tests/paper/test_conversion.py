@@ -101,7 +101,7 @@ def test_a_measurement_that_was_stopped_goes_on(relu: Run, tmp_path: Path, monke
 
 def test_a_damaged_file_of_what_was_measured(relu: Run, tmp_path: Path) -> None:
     (tmp_path / "relu-calibrated.json").write_text("{")
-    with pytest.raises(ValueError, match=r"relu-calibrated\.json is damaged .*; remove it, and it will be measured"):
+    with pytest.raises(ValueError, match=r"relu-calibrated\.json is damaged .*; remove it to measure again"):
         converted_part(relu, "calibrated", tmp_path, longest=2)
 
 
@@ -157,9 +157,9 @@ def test_near_and_the_claim() -> None:
 
 
 def test_mistakes(relu: Run, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="unknown method 'best'; choose some of data-norm, data-norm-max, spike-norm"):
+    with pytest.raises(ValueError, match="unknown method 'best'; choose from data-norm, data-norm-max, spike-norm"):
         list(table1([relu.folder], folder=tmp_path, ways=["best"]))
-    with pytest.raises(ValueError, match="none of these runs can be converted by qcfs; leave --methods out"):
+    with pytest.raises(ValueError, match="none of these runs can be converted by qcfs; leave out --methods"):
         list(table1([relu.folder], folder=tmp_path, ways=["qcfs"]))
     untested = made(tmp_path / "relu", "neuron=relu", "timesteps=1", accuracies=[])
     with pytest.raises(ValueError, match="has no test accuracy yet; let its first evaluation finish"):

@@ -39,7 +39,7 @@ def test_a_recipe_of_another_version_names_its_file() -> None:
     settings = asdict(recipes.get("demo"))
     assert Recipe.of(settings, "r.json") == recipes.get("demo")
     for wrong in (settings | {"colour": "red"}, {"name": "demo"}, settings | {"lr": -1.0}):
-        with pytest.raises(ValueError, match=r"^r\.json: no recipe of this version"):
+        with pytest.raises(ValueError, match=r"^r\.json: not a recipe of this version"):
             Recipe.of(wrong, "r.json")
 
 
@@ -92,10 +92,10 @@ def test_settings_are_parsed_by_the_type_of_their_field() -> None:
         (f"window={-(10**400)}", "window: expected 0 or more, got -1000000000"),
         ("reset=mild", "reset: expected one of hard, soft, got 'mild'"),
         ("learn_decay=yes", "learn_decay: expected one of none, layer, channel, got 'yes'"),
-        ("neuron=relu", "neuron=relu knows no time: expected timesteps=1, got 4"),
-        ("neuron=qcfs", "neuron=qcfs knows no time: expected timesteps=1, got 4"),
+        ("neuron=relu", "neuron=relu has no time dimension: expected timesteps=1, got 4"),
+        ("neuron=qcfs", "neuron=qcfs has no time dimension: expected timesteps=1, got 4"),
         ("normalisation=layer", "normalisation: expected one of tdbn, none, neunorm, got 'layer'"),
-        ("levels=4", "levels are those of neuron=qcfs; leave them out with neuron=lif"),
+        ("levels=4", "levels is a setting of neuron=qcfs; leave it out with neuron=lif"),
         ("levels=0", "levels: expected at least 1, got 0"),
         ("short_epochs=3", "short_epochs needs short_timesteps"),
         ("alternate_flip=true", "alternate_flip needs flip=true"),
@@ -108,7 +108,7 @@ def test_bad_settings_are_one_sentence(setting: str, message: str) -> None:
 
 def test_a_decay_that_is_learnt_starts_inside() -> None:
     with pytest.raises(
-        ValueError, match=r"^decay: one that is learnt starts between 0 and 1, both excluded, got 1\.0$"
+        ValueError, match=r"^decay: a learnt decay must start between 0 and 1, both excluded, got 1\.0$"
     ):
         recipes.get("demo").changed(["decay=1", "learn_decay=layer"])
 
@@ -136,5 +136,5 @@ def test_counts_are_whole_numbers() -> None:
 
 
 def test_other_normalisations_are_for_spiking_neurons() -> None:
-    with pytest.raises(ValueError, match=r"^normalisation=none is for neuron=lif, got neuron=relu$"):
+    with pytest.raises(ValueError, match=r"^normalisation=none needs neuron=lif, got neuron=relu$"):
         recipes.get("demo").changed(["normalisation=none", "neuron=relu", "timesteps=1"])

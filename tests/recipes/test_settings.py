@@ -13,7 +13,7 @@ def test_every_setting_has_a_meaning() -> None:
     found = meanings()
     assert [*found] == [field.name for field in fields(Recipe)]
     assert all(text.endswith(".") and "\n" not in text for text in found.values())
-    assert found["batch_size"] == "Images per optimiser step, over all processes together."
+    assert found["batch_size"] == "Images per optimiser step, summed over all processes."
 
 
 def test_what_a_recipe_changes_is_marked() -> None:

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import pytest
 
 from rheobase.report import svg
-from rheobase.report.comparison import cells, notes, percent, render
+from rheobase.report.comparison import cells, notes, percent, render, spans
 from rheobase.report.layout import duration
 from rheobase.report.strips import strips
 from rheobase.tasks.compare import compare
@@ -32,7 +32,7 @@ def charts(page: str) -> dict[str, ElementTree.Element]:
 
 def test_page_has_everything_and_loads_nothing(found: dict[str, Any]) -> None:
     page = render(found)
-    titles = ["The runs", "Settings that differ", "Learning", "Accuracy against time", "Accuracy against energy"]
+    titles = ["The runs", "Settings that differ", "Learning curves", "Accuracy against time", "Accuracy against energy"]
     assert re.findall(r"<h2>(.*?)</h2>", page) == titles
     assert not re.search(r"""(src|href)=["'](?!data:)|@import|url\(|https?://""", page)
     assert "<td>81.25 +- 8.84</td>" in page
@@ -43,7 +43,7 @@ def test_page_has_everything_and_loads_nothing(found: dict[str, Any]) -> None:
 
 
 def test_several_seeds_have_a_band(found: dict[str, Any]) -> None:
-    drawn = charts(render(found))["Learning"]
+    drawn = charts(render(found))["Learning curves"]
     assert len(drawn.findall("polyline")) == 2  # the run that waits has nothing to show
     (band,) = drawn.findall("polygon")
     corners = [tuple(map(float, corner.split(","))) for corner in band.attrib["points"].split()]
@@ -55,11 +55,11 @@ def test_several_seeds_have_a_band(found: dict[str, Any]) -> None:
     assert line[2][1] == pytest.approx((low[1] + high[1]) / 2, abs=0.11)
 
 
-@pytest.mark.parametrize("title", ["Accuracy against time", "Accuracy against energy", "Learning"])
+@pytest.mark.parametrize("title", ["Accuracy against time", "Accuracy against energy", "Learning curves"])
 def test_everything_is_drawn_inside(found: dict[str, Any], title: str) -> None:
     drawn = charts(render(found))[title]
     dots = drawn.findall("circle")
-    assert len(dots) == (5 if title == "Learning" else 2)
+    assert len(dots) == (5 if title == "Learning curves" else 2)
     for dot in dots:
         assert svg.LEFT <= float(dot.attrib["cx"]) <= svg.WIDTH
         assert 0 <= float(dot.attrib["cy"]) <= svg.HEIGHT - svg.BOTTOM
@@ -87,8 +87,26 @@ def test_what_is_not_known_is_a_dash(found: dict[str, Any]) -> None:
     assert len(told) == 3
     first, *others = found["rows"]
     held_out = first | {"settings": first["settings"] | {"holdout": 100}}
-    assert notes(found | {"rows": [held_out, *others]})[0].startswith("row 1 is measured on training images")
+    assert notes(found | {"rows": [held_out, *others]})[0].startswith("row 1 is measured on held-out training images")
     assert notes(found | {"simulated": True})[-1] == "simulated recordings say nothing about real ones"
+
+
+def test_a_note_is_told_once_and_names_its_rows(found: dict[str, Any]) -> None:
+    first, second, third = found["rows"]
+    held_out = first | {"settings": first["settings"] | {"holdout": 100}}
+    lacking = second | {"runs": [second["runs"][0] | {"not_known": "energy: no reason"}]}
+    told = notes(found | {"rows": [held_out, lacking, held_out, lacking, held_out, held_out, third]})
+    assert told[0] == "rows 1, 3, 5 and 6 are measured on held-out training images, not on the test images"
+    assert "rows 2 and 4 are at epoch 2 of 3" in told
+    assert "rows 2 and 4, unknown: energy: no reason" in told
+    assert len(told) == 5
+
+
+def test_numbers_in_a_row_are_a_span() -> None:
+    assert spans([7]) == "7"
+    assert spans([1, 2]) == "1 and 2"
+    assert spans(range(1, 10)) == "1 to 9"
+    assert spans([1, 2, 3, 5, 6, 8, 9, 10]) == "1 to 3, 5, 6 and 8 to 10"
 
 
 def test_sixteen_lines_can_be_told_apart() -> None:

@@ -32,9 +32,9 @@ FLAGS = [
     "--window-size=1200,900", "--dump-dom",
 ]  # fmt: skip
 TITLES = [
-    "Learning: loss", "Learning: accuracy", "Accuracy against timesteps", "Confusion matrix", "Firing rates",
-    "Gradient flow", "What it saw, and how it fired", "Membrane potentials", "Operations and energy", "The network",
-    "To do it again",
+    "Loss", "Accuracy", "Accuracy against timesteps", "Confusion matrix", "Firing rates",
+    "Gradient flow", "Inputs and spikes", "Membrane potentials", "Operations and energy", "Network",
+    "Reproduce this run",
 ]  # fmt: skip
 
 # Shows the page in frames of two widths, uses its buttons, and writes down what it sees.

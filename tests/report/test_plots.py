@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from rheobase.report import plots
+from rheobase.report.charts import Chart
 from rheobase.train.progress import Reporter
 from rheobase.train.tensorboard import TensorBoard
 
@@ -34,6 +35,31 @@ def test_a_link_in_the_folder_of_a_run_is_not_followed(tmp_path: Path) -> None:
     plots.learning_curves(rows(3), tmp_path / "curves.png")
     assert (tmp_path / "mine").read_text() == "mine"
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_bars_have_labels_that_fit_and_a_legend_above_them() -> None:
+    pytest.importorskip("matplotlib", reason="plots need matplotlib")
+    one, two = plots.figure(5, 4).subplots(1, 2)
+    numbers, heights = list(range(1, 34)), [1.0] * 33
+    plots._chart(one, Chart("a", "layer", "rate", {"spikes": (numbers, heights)}, bars=True))
+    assert [label.get_text() for label in one.get_xticklabels()] == [str(n) for n in range(1, 34, 2)]
+    assert one.get_legend() is None
+    words = {name: (["additions", "multiplications"], [5.0, 8.0]) for name in ("here", "paper")}
+    plots._chart(two, Chart("b", "", "operations", words, bars=True))
+    assert [label.get_text() for label in two.get_xticklabels()] == ["additions", "multiplications"]
+    assert len(two.get_legend().get_texts()) == 2
+    assert two.get_ylim()[1] > 10
+
+
+def test_a_long_title_stays_inside_the_picture(tmp_path: Path) -> None:
+    image = pytest.importorskip("matplotlib.image", reason="plots need matplotlib")
+    title = "Fig. 6: spikes per neuron (1024 test images of cifar10, trained network, T = 6)"
+    chart = Chart("", "layer", "rate", {"spikes": ([1, 2], [1.0, 2.0])}, bars=True)
+    *_, path = plots.draw("long", title, [chart], tmp_path)
+    pixels = image.imread(path)[:30, :, :3]  # above the frame of the chart
+    assert pixels.min() < 0.5, "there is a title"
+    assert pixels[:, :6].min() > 0.9
+    assert pixels[:, -6:].min() > 0.9
 
 
 class Heard(Reporter):

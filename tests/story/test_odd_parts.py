@@ -86,7 +86,7 @@ def test_a_synapse_that_computes_in_a_way_of_its_own(rheobase: Command, others: 
         words = ("--set", "network=standardised", "--set", "neuron=lif", "--set", f"memory={memory}", "--out", memory)
         code, _, err = rheobase("train", "stripes_tiny", *words, *others)
         assert code == 0, err
-        assert ("since it has a way of its own to convolve" in err) == (memory == "packed")
+        assert ("because it has its own convolve method" in err) == (memory == "packed")
     assert Run(Path("packed")).rows()[0]["loss"] == Run(Path("speed")).rows()[0]["loss"]
     code, _, err = rheobase("fold", "speed", *plugin)
     assert (code, "fold: layers.2 (Standardised) computes in a way of its own" in err) == (1, True)
@@ -198,5 +198,5 @@ def test_a_part_that_breaks_is_one_sentence_and_leaves_nothing(
 
 
 def test_a_surrogate_in_the_wrong_place_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"^Wrong: the kernels of Soma call no fire or spike; derive it from"):
+    with pytest.raises(ValueError, match=r"^Wrong: the kernels of Soma do not call fire or spike; derive"):
         type("Wrong", (Soma,), {"spike": lambda self, u: u})

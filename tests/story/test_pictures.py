@@ -90,9 +90,9 @@ def test_later_commands_know_where_the_data_are(
         assert code == 0, f"{words}: {err}"
         assert all("--data" not in words for words in commands(out))
     code, out, _ = rheobase("eval", trained)
-    assert (code, "on 4 images (every 5th one, held out from training)" in out) == (0, True)
+    assert (code, "on 4 images (every 5th image, held out from training)" in out) == (0, True)
     page = (trained / "report.html").read_text()
-    (again,) = commands(html.unescape(page.split("To do it again")[1].split("</pre>")[0].split("<pre>")[1]))
+    (again,) = commands(html.unescape(page.split("Reproduce this run")[1].split("</pre>")[0].split("<pre>")[1]))
     code, out, err = rheobase(*again, "--out", "again")
     assert code == 0, err
     assert Run(Path("again")).recipe == Run(trained).recipe

@@ -121,7 +121,7 @@ def test_what_is_in_the_set(place: Path, rheobase: Command) -> None:
     options = ["--size", "16", "--timesteps", "3", "--slice-by", "count", "--window", "100", "--samples", "1"]
     code, out, err = rheobase("data", "recordings", "--root", "set", *options)
     assert (code, err) == (0, "")
-    assert "recordings as 3 x 2 x 16 x 16 (steps, polarities, height, width), 100 events per step" in out
+    assert "recordings as 3 x 2 x 16 x 16 (timesteps, polarities, height, width), 100 events per slice" in out
     assert "damage in the files: none" in out
 
 

@@ -158,7 +158,7 @@ def test_dynamics_that_folding_does_not_know(place: Path, rheobase: Command) -> 
     for words in (("eval", "other"), ("report", "other"), ("analyze", "other")):
         code, out, err = rheobase(*words, *both)
         assert code == 0, err
-    assert "operations are not known: fold: the neurons of soma1 (Integrator)" in out
+    assert "number of operations unknown: fold: the neurons of soma1 (Integrator)" in out
 
 
 def test_a_network_of_ours_with_a_neuron_of_theirs(place: Path, rheobase: Command) -> None:
@@ -176,7 +176,7 @@ def test_bad_parts_of_a_recipe_are_one_sentence(place: Path, rheobase: Command) 
         assert code == 1
         kind = "dataset" if kind == "data" else kind
         assert re.match(
-            rf"error: unknown {kind} '{name}'; choose one of .*, or name the file that has it with --pl", err
+            rf"error: unknown {kind} '{name}'; choose one of .*, or give the file that defines it with --pl", err
         )
         assert not Path("bad").exists()
 

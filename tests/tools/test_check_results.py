@@ -14,6 +14,7 @@ from tools import check_results
 from tools.check_results import (
     ROOT,
     Fault,
+    drawing_faults,
     figure_faults,
     holds,
     owed,
@@ -22,10 +23,11 @@ from tools.check_results import (
     table_faults,
     verdict,
 )
+from tools.figure import drawings
 
 
 def test_this_repository_passes() -> None:
-    faults = [*results_faults(), *table_faults(), *figure_faults()]
+    faults = [*results_faults(), *table_faults(), *drawing_faults(), *figure_faults()]
     assert verdict(faults, owed()) == []
 
 
@@ -147,6 +149,20 @@ def test_a_table_that_was_changed_by_hand(tmp_path: Path) -> None:
         changed = (ROOT / name).read_text().replace("<!-- end of ", "| more | 1 |\n\n<!-- end of ", 1)
         (tmp_path / name).write_text(changed)
     assert [fault.place for fault in table_faults(tmp_path)] == [*check_results.TABLES]
+
+
+def test_a_drawing_of_other_results(tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    results.mkdir()
+    kept = "step-nvidia-h200.json"
+    (results / kept).write_bytes((ROOT / "results" / kept).read_bytes())
+    missing = Fault("results/speed-nvidia-h200.svg", "does not show what is in results/; run python -m tools.figure")
+    assert [*drawing_faults(tmp_path)] == [missing]
+    (drawing,) = drawings(results).values()
+    (results / "speed-nvidia-h200.svg").write_text(drawing)
+    assert [*drawing_faults(tmp_path)] == []
+    (results / "speed-nvidia-h200.svg").write_text(drawing.replace("Rheobase", "Other"))
+    assert [*drawing_faults(tmp_path)] == [missing]
 
 
 def test_what_is_owed_may_fail_and_nothing_else() -> None:

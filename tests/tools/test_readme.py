@@ -1,102 +1,72 @@
-"""README.md shows what is in results/, and nothing else."""
+"""README.md shows what is in results/, like for like, and nothing else."""
 
-import json
-import shutil
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from rheobase import recipes, train
-from rheobase.recipes import Recipe
-from rheobase.train.record import write_result
-from rheobase.train.runs import Run
-from tools import fork, keep
-from tools.readme import END, ROOT, START, tables, with_results
+from rheobase.recipes import Recipe, get
+from tests.tools.kept import write_kept
+from tools.readme import in_little_time, like_for_like, with_results
+from tools.results import ROOT, kept
 
 
-def recipe(*settings: str) -> Recipe:
-    return recipes.get("demo").changed(["epochs=3", "batch_size=512", "timesteps=2", "evaluate_every=2", *settings])
+def recipe(end: str, timesteps: int, **settings: Any) -> Recipe:
+    return replace(get("demo"), name=f"cifar10_resnet19_{end}", timesteps=timesteps, epochs=3, **settings)
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return train.fit(recipe(), out=tmp_path_factory.mktemp("runs") / "run", device="cpu").folder
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_kept(tmp_path / "t2", recipe("t2", 2, lr=0.2, nesterov=True, memory="packed"), 0.5, 0.932, 0.91236)
+    write_kept(tmp_path / "t2_paper", recipe("t2_paper", 2, lr=0.1, nesterov=False), 0.4, 0.8, 0.9)
+    short = recipe("t4", 4, short_timesteps=2, short_epochs=1)
+    write_kept(tmp_path / "t4", short, 0.99, 0.93, 0.94, forked={"recipe": "cifar10_resnet19_t2", "step": 100})
+    return tmp_path
+
+
+def rows(table: str) -> list[list[str]]:
+    lines = [line for line in table.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines[2:]]
 
 
 def test_the_tables_are_those_of_the_results() -> None:
     readme = (ROOT / "README.md").read_text()
     assert with_results(readme) == readme, "run python -m tools.readme"
+    assert len(readme.splitlines()) <= 130
 
 
-def test_a_run_is_kept_without_weights_and_shown(run: Path, tmp_path: Path) -> None:
-    kept = tmp_path / "cifar10" / "small"
-    keep.keep(run, kept)
-    found = keep.against_timesteps(run, None, "cpu")
-    write_result(kept / "timesteps.json", {"timesteps": found})
-    assert not list(kept.rglob("*.safetensors"))
-    assert Run(kept).rows() == Run(run).rows()
-    for file in kept.glob("*.json*"):
-        assert str(Path.home()) not in file.read_text()
-        assert '"/' not in file.read_text(), "a place on this machine"
-
-    accuracies, timesteps = tables(tmp_path)
-    *_, row = accuracies.splitlines()
-    last = Run(run).rows()[-1]
-    name, steps, paper, after, best, epochs, seconds, _, device = (cell.strip() for cell in row.split("|")[1:-1])
-    assert (name, steps, paper, epochs) == ("[`demo`](results/cifar10/small)", "2", "", "3 of 3")
-    assert after == f"{100 * last['test_accuracy']:.2f}"
-    assert float(best) >= float(after)
-    assert seconds == f"{last['elapsed']:.0f}"
-    assert device == json.loads((run / "environment.json").read_text())["record"]["device"]
-    cells = [cell.strip() for cell in timesteps.splitlines()[-1].split("|")[1:-1]]
-    assert cells[:2] == ["`demo`", "2"]
-    assert cells[3].startswith(f"{after} (")
-    assert len(cells) == 2 + len(keep.TIMESTEPS)
+def test_the_schedule_of_the_paper_stands_beside_ours(folder: Path) -> None:
+    text = like_for_like(kept(folder))
+    assert text.startswith("ResNet-19 on CIFAR-10, one a GPU: test accuracy after the last epoch, one run each.\n")
+    assert rows(text) == [
+        ["2", "92.34", "[90.00](results/cifar10/t2_paper)", "[91.24](results/cifar10/t2)", "none of 3"],
+        ["4", "92.92", "not run", "[94.00](results/cifar10/t4)", "1 of 3, at T = 2"],
+    ]
 
 
-def test_results_that_are_not_there_are_not_shown(tmp_path: Path) -> None:
-    assert with_results(f"a{START}old{END}b", tmp_path) == f"a{START}\n\n{END}b"
-    with pytest.raises(ValueError, match="has no finished epoch to keep"):
-        keep.keep(tmp_path, tmp_path / "kept")
+def test_settings_that_differ_are_named_with_both_values(folder: Path) -> None:
+    *_, sentence = like_for_like(kept(folder)).splitlines()
+    assert sentence.endswith(": `lr` 0.2 (0.1), `nesterov` true (false).")
 
 
-def test_a_run_without_a_record_is_not_kept(run: Path, tmp_path: Path) -> None:
-    old = tmp_path / "old"
-    shutil.copytree(run, old, ignore=shutil.ignore_patterns("checkpoints"))
-    (old / "environment.json").write_text('{"device": "CPU"}')
-    with pytest.raises(ValueError, match=r"environment\.json has no record of how the run was made"):
-        keep.keep(old, tmp_path / "kept")
-    assert not (tmp_path / "kept").exists()
+def test_several_seeds_are_said_to_be_several(folder: Path) -> None:
+    for seed, accuracy in enumerate((0.94, 0.95)):
+        write_kept(folder / "t6" / f"seed-{seed}", recipe("t6", 6, seed=seed), 0.5, accuracy)
+    text = like_for_like(kept(folder))
+    assert "mean and standard deviation where there are several seeds" in text
+    assert rows(text)[2][3] == "[94.50 ± 0.71 (2 seeds)](results/cifar10/t6)"
 
 
-def test_a_fork_is_the_other_recipe_as_far_as_they_agree(tmp_path: Path) -> None:
-    other = recipe("timesteps=3", "short_timesteps=2", "short_epochs=2")
-    train.fit(other, out=tmp_path / "other", device="cpu")
-
-    class Stop(train.Reporter):
-        def epoch(self, row: dict[str, float]) -> None:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        train.fit(recipe(), out=tmp_path / "run", device="cpu", reporter=Stop(), save_every=0)
-    fork.fork(tmp_path / "run", other, tmp_path / "fork")
-    rows = train.fit(other, out=tmp_path / "fork", resume=True, device="cpu").rows()
-    assert [row["timesteps"] for row in rows] == [2, 2, 3]
-    assert [row["loss"] for row in rows] == [row["loss"] for row in Run(tmp_path / "other").rows()]
-    environment = json.loads((tmp_path / "fork" / "environment.json").read_text())
-    assert environment["forked"]["step"] == rows[0]["step"]
-    assert environment["record"]["seed"] == recipe().seed
+def test_without_the_schedule_of_the_paper_nothing_is_said_to_differ(tmp_path: Path) -> None:
+    write_kept(tmp_path / "t2", recipe("t2", 2), 0.9)
+    text = like_for_like(kept(tmp_path))
+    assert [row[2] for row in rows(text)] == ["not run"]
+    assert text.splitlines()[-1].startswith("|")
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        (["lr=0.3"], "differs from demo in more than its timesteps"),
-        (["timesteps=4"], "has other timesteps in the first 3 epochs"),
-    ],
-)
-def test_a_fork_that_would_not_be_the_other_recipe(
-    run: Path, tmp_path: Path, settings: list[str], message: str
-) -> None:
-    with pytest.raises(ValueError, match=message):
-        fork.fork(run, recipe(*settings), tmp_path / "fork")
+def test_times_are_those_of_runs_with_a_beginning(folder: Path) -> None:
+    assert rows(in_little_time(kept(folder))) == [
+        ["`cifar10_resnet19_t2`", "2", "91.24", "93.20", "30", "20"],
+        ["`cifar10_resnet19_t2_paper`", "2", "90.00", "90.00", "30", ""],
+    ]

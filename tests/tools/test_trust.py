@@ -2,7 +2,7 @@
 
 import json
 
-from tools.trust import DOCUMENT, RESULTS, SECTIONS, with_results
+from tools.trust import DOCUMENT, EXACTNESS, RESULTS, SECTIONS, with_results
 
 
 def test_the_counts_are_those_of_the_result() -> None:
@@ -29,6 +29,16 @@ def test_runs_that_broke_are_counted() -> None:
     assert "; 3 hung, ended" in text
     assert f": {part['facts']['runs'] - 3} went on" in text
     assert next(line for line in text.splitlines() if line.startswith(f"| {kind} ")).endswith(" 3 |")
+
+
+def test_what_differs_on_a_gpu_is_said() -> None:
+    content = json.loads(EXACTNESS.read_text())
+    content["ways"]["deterministic"] = {
+        "same_when_repeated": True,
+        "same_when_killed_and_resumed": False,
+        "epoch_seconds": [5.128, 4.999],
+    }
+    assert SECTIONS["exactness"](content).endswith("| deterministic | the same weights | other weights | 5.00 |")
 
 
 def test_the_published_attack_broke_nothing() -> None:

@@ -1,6 +1,7 @@
 """The best epoch beside the last: which one it is, and that it is a run of its own."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ import torch
 from rheobase import recipes, train
 from rheobase.recipes import Recipe
 from rheobase.tasks.evaluate import evaluate_run
-from rheobase.train.runs import Run
+from rheobase.train.best import Best
+from rheobase.train.runs import Run, load_network
 from tests.train.short_runs import StopAt, assert_identical
 
 
@@ -86,3 +88,22 @@ def test_it_knows_where_the_data_of_its_run_are(run: Run, tmp_path: Path) -> Non
     shutil.copytree(run.folder, tmp_path / "run")
     Run(tmp_path / "run").remember(data=tmp_path)
     assert Run(tmp_path / "run/best").data_path(None) == tmp_path
+
+
+def test_it_keeps_the_record_of_the_data_that_it_was_trained_on(run: Run, tmp_path: Path) -> None:
+    own = Run(shutil.copytree(run.folder, tmp_path / "run", ignore=shutil.ignore_patterns("best")))
+    own.best.mkdir()
+    network, old, new = load_network(own), own.data, replace(own.data, fingerprint="of others")
+    best = Best(own, None)
+    best.see({"epoch": 2, "step": 6, "test_accuracy": 0.25}, network)
+    own.change_data(new, 7)
+    best.write(best.epoch)
+    assert Run(own.best).data == old
+    best.see({"epoch": 3, "step": 9, "test_accuracy": 0.5}, network)
+    best.write(best.epoch)
+    assert Run(own.best).data == new
+    assert Run(own.best).read("data-until-00000007.json") == old.as_dict()
+    again = Best(own, None)  # a resumed run writes it anew
+    again.epoch = best.epoch._replace(row=best.epoch.row | {"epoch": 1, "step": 7})
+    again.write(again.epoch)
+    assert Run(own.best).data == old

@@ -1,19 +1,23 @@
 """Runs that cannot go on: one sentence, and nothing is lost or half-written."""
 
 import json
+import re
 import resource
 import shutil
 from pathlib import Path
 
 import pytest
+import safetensors.torch
 import torch
 from torch import nn
 
 from rheobase import train
-from rheobase.train import checkpoint, step, trainer
+from rheobase.recipes import Recipe
+from rheobase.train import step, trainer
 from rheobase.train.progress import Reporter
+from rheobase.train.runs import Run
 from rheobase.train.writing import Writer
-from tests.train.short_runs import StopAt, recipe
+from tests.train.short_runs import StopAt, final, recipe
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -51,17 +55,52 @@ def test_neither_the_average_nor_the_weights_behind_it_may_be_lost(
     assert not (tmp_path / "run").exists()
 
 
-def test_weights_that_are_not_finite_are_never_written(whole: Path, tmp_path: Path) -> None:
-    out = shutil.copytree(whole, tmp_path / "run")
+def spoiling(whole: Path, out: Path) -> Path:
+    """A finished run that has one more epoch to go, whose first step spoils the weights. They stay finite for now."""
+    shutil.copytree(whole, out)
     settings = json.loads((out / "recipe.json").read_text())
     (out / "recipe.json").write_text(json.dumps(settings | {"lr": 1e38, "epochs": settings["epochs"] + 1}))
+    return out
+
+
+def test_a_checkpoint_of_spoiled_weights_is_set_aside_and_the_one_before_named(whole: Path, tmp_path: Path) -> None:
+    out = spoiling(whole, tmp_path / "run")
+    good = re.escape(str(out / "checkpoints" / "00000018"))
     with pytest.raises(
-        ValueError, match=r"weights are no longer finite after step \d+; the last good checkpoint is in "
+        ValueError, match=rf"became inf by step \d+; the last good checkpoint is {good}; try a smaller lr"
     ):
         train.fit(out=out, resume=True, device="cpu", save_every=1e-9)
-    found = checkpoint.latest(out / "checkpoints")
-    assert found is not None
-    assert all(t.isfinite().all() for t in found.tensors["weights"].values())
+    assert sorted(path.name for path in (out / "checkpoints").iterdir()) == ["00000018", "00000019.damaged"]
+    spoiled = safetensors.torch.load_file(out / "checkpoints" / "00000019.damaged" / "weights.safetensors")
+    assert all(t.isfinite().all() for t in spoiled.values()), "finite: what is wrong with them is seen a step later"
+    assert all(t.isfinite().all() for t in final(out).values())
+
+
+def test_spoiled_weights_are_no_good_checkpoint_though_losses_and_gradients_stay_finite(tmp_path: Path) -> None:
+    """Only the running variances of the step after it overflow."""
+    out = tmp_path / "run"
+    settings = ("lr=1e20", "batch_size=1438", "epochs=8", "evaluate_every=4")
+    with pytest.raises(ValueError, match=r"^weights are no longer finite after step 2; try a smaller lr"):
+        train.fit(recipe(*settings), out=out, device="cpu", save_every=0)
+    assert [path.name for path in (out / "checkpoints").iterdir()] == ["00000001.damaged"]
+    assert Run(out).rows()[-1]["gradient_norm"] < 10
+    with pytest.raises(ValueError, match="has no checkpoint any more to go on from"):
+        train.fit(out=out, resume=True, device="cpu")
+
+
+@pytest.mark.parametrize("save_every", [30.0, 1e-9], ids=["at the end of the epoch", "before a checkpoint"])
+def test_gradients_that_are_not_finite_end_the_run(tmp_path: Path, save_every: float) -> None:
+    def steep(logits: torch.Tensor, labels: torch.Tensor, recipe: Recipe) -> torch.Tensor:
+        """The same loss, with gradients whose norm overflows."""
+        mean = nn.functional.cross_entropy(logits.mean(0), labels)
+        return mean + 1e30 * (mean - mean.detach())
+
+    with pytest.raises(
+        ValueError, match=r"^the norm of the gradients became inf by step \d; try a smaller lr"
+    ) as caught:
+        train.fit(recipe("lr=1e-35"), loss=steep, out=tmp_path / "run", device="cpu", save_every=save_every)
+    assert ("by step 6" in str(caught.value)) == (save_every > 1)
+    assert not (tmp_path / "run").exists()
 
 
 def test_spoiled_weights_are_not_written_where_evaluation_is_rare(tmp_path: Path) -> None:
@@ -76,21 +115,23 @@ def test_spoiled_weights_are_not_written_where_evaluation_is_rare(tmp_path: Path
 @pytest.mark.parametrize("batch_size", [256, 1438], ids=["in the middle of an epoch", "by its only step"])
 def test_a_loss_that_is_not_finite_ends_the_run(tmp_path: Path, batch_size: int) -> None:
     out = tmp_path / "run"
-    with pytest.raises(ValueError, match=r"the loss became (nan|inf) by step \d+; try a smaller lr") as caught:
+    with pytest.raises(ValueError, match=r"the (test )?loss became (nan|inf) by step \d+; try a smaller lr") as caught:
         train.fit(recipe("lr=1e38", f"batch_size={batch_size}"), out=out, device="cpu")
     assert "checkpoint" not in str(caught.value)
     assert not out.exists()  # it failed before anything was worth keeping
 
 
 def test_a_loss_that_is_not_finite_names_the_last_good_checkpoint(whole: Path, tmp_path: Path) -> None:
-    out = shutil.copytree(whole, tmp_path / "run")
+    """The step after it was sound, so it is good, though nothing was saved since."""
+    out = tmp_path / "run"
+    with pytest.raises(train.Interrupted):
+        train.fit(recipe("epochs=4"), out=out, device="cpu", reporter=StopAt(18))
     settings = json.loads((out / "recipe.json").read_text())
-    (out / "recipe.json").write_text(json.dumps(settings | {"lr": 1e38, "epochs": settings["epochs"] + 1}))
-    with pytest.raises(ValueError, match=r"by step \d+; the last good checkpoint is in .*; try a smaller lr"):
+    (out / "recipe.json").write_text(json.dumps(settings | {"lr": 1e38}))
+    good = re.escape(str(out / "checkpoints" / "00000018"))
+    with pytest.raises(ValueError, match=rf"by step 24; the last good checkpoint is {good}; try a smaller lr"):
         train.fit(out=out, resume=True, device="cpu")
-    found = checkpoint.latest(out / "checkpoints")
-    assert found is not None
-    assert all(t.isfinite().all() for t in found.tensors["weights"].values())
+    assert all(t.isfinite().all() for t in final(out).values())
 
 
 def test_a_network_that_cannot_be_built_leaves_no_folder(tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ def messages(folder: Path, first: list[str], second: list[str]) -> list[str]:
         (
             ["--out=run", "--set=batch_size=1"],
             ["--out=run", "--set=batch_size=1"],
-            "error: 2 processes need at least as many images in a batch: the data set has 1438, a batch 1",
+            "error: 2 processes need at least as many images in a batch: the dataset has 1438, a batch 1",
         ),
     ],
     ids=["recipe", "code", "folder", "standing", "data", "too few images"],

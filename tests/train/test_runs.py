@@ -137,7 +137,7 @@ def test_other_normalisations_of_the_same_network() -> None:
     for network in networks.values():
         with pytest.raises(ValueError, match="have dynamics of their own, which a deployed network does not know"):
             fold(network)
-    with pytest.raises(ValueError, match=r"^NoNorm takes the place of the normalisation in a soma; a network whose"):
+    with pytest.raises(ValueError, match=r"^NoNorm replaces the normalisation of a soma, but this network has"):
         network_for(recipe().changed(["normalisation=none", "network=ms_resnet19"]), info)
 
 

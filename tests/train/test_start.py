@@ -215,7 +215,7 @@ def test_resumed_it_is_the_same_run_and_needs_the_start_no_more(trained: Run, tm
 
 
 def test_a_start_that_fails_at_once_leaves_nothing(trained: Run, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"the loss became (nan|inf) by step \d+; try a smaller lr"):
+    with pytest.raises(ValueError, match=r"the (test )?loss became (nan|inf) by step \d+; try a smaller lr"):
         train.fit(recipe("lr=1e38"), start=trained, out=tmp_path / "run", device="cpu")
     assert not (tmp_path / "run").exists()
 
@@ -327,6 +327,15 @@ def test_hybrid_of_another_network(converted: Path, tmp_path: Path, settings: li
     with pytest.raises(ValueError, match=rf"^network '.*' cannot start from .*converted\.safetensors: {sentence}"):
         train.fit(recipe(*settings), start=converted, out=tmp_path / "run", device="cpu")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_relu_run_is_converted_first(converted: Path, tmp_path: Path) -> None:
+    relu, options = converted.parent / "relu", {"out": tmp_path / "run", "device": "cpu"}
+    with pytest.raises(ValueError, match=r"relu: its neurons do not spike \(neuron=relu\); convert it with `rheobase"):
+        train.fit(recipe(), start=relu, **options)
+    assert not (tmp_path / "run").exists()
+    again = train.fit(recipe("epochs=1", "neuron=relu", "timesteps=1", "lr=0.001"), start=relu, **options)
+    assert again.rows()[-1]["test_accuracy"] > 0.9
 
 
 def test_hybrid_training_of_other_classes(converted: Path, tmp_path: Path) -> None:

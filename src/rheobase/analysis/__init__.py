@@ -1,1 +1,1 @@
-"""See inside a network: isometry, distributions, gradients, activity, operations. Functions that return plain data."""
+"""Analyse a network: isometry, distributions, gradients, activity, operations. All functions return plain data."""

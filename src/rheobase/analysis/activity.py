@@ -1,4 +1,4 @@
-"""Who fires, and how often (Fig. 6): rates per layer and timestep, silent and saturated channels, in plain words."""
+"""Firing of neurons (Fig. 6): rates per layer and timestep, silent and saturated channels, and findings in words."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from rheobase.nn import somas, watched
 
-# Shares from which a finding is worth a sentence.
+# Limits above or below which there is a finding.
 MANY_CHANNELS, LOW_RATE, HIGH_RATE, FADING = 0.05, 0.01, 0.5, 0.5
 
 
@@ -19,11 +19,11 @@ class LayerActivity:
     name: str
     neurons: int
     rates: list[float]
-    """Mean spikes per neuron at each timestep; of outputs that are not binary, the share of those other than 0."""
+    """Mean spikes per neuron at each timestep. For outputs that are not binary, the fraction that is not 0."""
     dead: float
-    """Share of channels that never fired."""
+    """Fraction of channels that never fired."""
     saturated: float
-    """Share of channels whose neurons all fired at every timestep."""
+    """Fraction of channels whose neurons all fired at every timestep."""
 
     @property
     def rate(self) -> float:
@@ -40,11 +40,11 @@ class LayerActivity:
 def activity(
     network: nn.Module, batches: Iterable[Tensor], timesteps: int, firing: Mapping[str, nn.Module] | None = None
 ) -> list[LayerActivity]:
-    """Of every soma, over batches of images [N, C, H, W] or sequences [T, N, C, H, W], in evaluation mode.
+    """Measure the activity of every soma in evaluation mode, on images [N, C, H, W] or sequences [T, N, C, H, W].
 
-    `firing` are other layers by name that yield spikes: those of a deployed network.
+    `firing` names other layers that emit spikes, such as those of a deployed network.
     """
-    sums: dict[str, Tensor] = {}  # of mean spikes [T, C] times images
+    sums: dict[str, Tensor] = {}  # mean spikes [T, C] times number of images
     neurons: dict[str, int] = {}
 
     def count(name: str, spikes: Tensor) -> None:
@@ -76,24 +76,24 @@ def activity(
 
 
 def findings(layers: list[LayerActivity]) -> list[str]:
-    """What stands out, one sentence each, and what it means; an empty list when nothing does."""
+    """Return what is unusual and what it means, one sentence each. An empty list means that nothing is."""
     found = []
     for layer in layers:
         where = f"{layer.name}: "
         if layer.dead >= MANY_CHANNELS:
             found.append(
-                f"{where}{100 * layer.dead:.0f} % of channels never fire; they pass nothing on and could be pruned"
+                f"{where}{100 * layer.dead:.0f} % of channels never fire; they pass nothing on and can be pruned"
             )
         if layer.saturated >= MANY_CHANNELS:
             found.append(
-                f"{where}{100 * layer.saturated:.0f} % of channels always fire; they act as a bias and only cost spikes"
+                f"{where}{100 * layer.saturated:.0f} % of channels always fire; they act as a bias and waste spikes"
             )
         if layer.rate < LOW_RATE:
             found.append(
-                f"{where}only {100 * layer.rate:.2f} % of neurons fire at a step; little reaches the next layer"
+                f"{where}only {100 * layer.rate:.2f} % of neurons fire per timestep; little reaches the next layer"
             )
         if layer.rate > HIGH_RATE:
-            found.append(f"{where}{100 * layer.rate:.0f} % of neurons fire at a step; spikes are no longer sparse")
+            found.append(f"{where}{100 * layer.rate:.0f} % of neurons fire per timestep; spikes are no longer sparse")
         if len(layer.rates) > 1 and layer.rates[-1] < FADING * layer.rates[0]:
             found.append(f"{where}firing fades from {layer.rates[0]:.3f} to {layer.rates[-1]:.3f} over the timesteps")
     return found

@@ -1,4 +1,4 @@
-"""Membrane potentials and firing rates of neurons with currents x ~ N(0, sigma^2) (Fig. 3, Fig. 4, Theorem 2)."""
+"""Membrane potentials and firing rates of neurons with input x ~ N(0, sigma^2) (Fig. 3, Fig. 4, Theorem 2)."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from rheobase.analysis.isometry import normal_cdf
 
 
 def potentials(current: Tensor, *, decay: float | Tensor, v_th: float, reset: str = "hard") -> Tensor:
-    """u [T, ...] just before the reset, of the neurons of `functional.lif`."""
+    """Return the potentials u [T, ...] of the neurons of `functional.lif`, just before the reset."""
     decay = functional.decay_factor(decay, current)
     v = torch.zeros_like(current[0])
     out = []
@@ -32,12 +32,12 @@ class Histogram:
 
     @property
     def mean(self) -> float:
-        """Of what lies between the edges."""
+        """The mean of the values between the edges."""
         return self._average(lambda x: x)
 
     @property
     def deviation(self) -> float:
-        """The standard deviation."""
+        """The standard deviation of the values between the edges."""
         mean = self.mean
         return self._average(lambda x: (x - mean) ** 2) ** 0.5
 
@@ -49,7 +49,7 @@ class Histogram:
 
 @dataclass(frozen=True)
 class Membrane:
-    """Potentials of neurons that start at rest; one value per timestep, the histogram over all of them."""
+    """Potentials of neurons that start at rest: one value per timestep, and the histogram over all timesteps."""
 
     sigma: float
     mean: list[float]
@@ -63,7 +63,7 @@ class Membrane:
 def membrane_distribution(
     sigma: float, *, decay: float, v_th: float, timesteps: int, neurons: int = 100_000, seed: int = 0
 ) -> Membrane:
-    """Simulated, beside the variance without any reset and the two terms that the paper keeps (Eq. 26)."""
+    """Simulate potentials. Also return the variance without resets, and the two terms that the paper keeps (Eq. 26)."""
     x = _currents(sigma, timesteps, neurons, seed)
     u = potentials(x, decay=decay, v_th=v_th)
     return Membrane(
@@ -78,7 +78,7 @@ def membrane_distribution(
 
 
 def variance_without_reset(sigma: float, decay: float, step: int) -> float:
-    """Of u at the step-th timestep: sigma^2 (1 - decay^(2 t)) / (1 - decay^2)."""
+    """Return the variance of u at timestep t = `step`: sigma^2 (1 - decay^(2 t)) / (1 - decay^2)."""
     if decay == 1:
         return sigma**2 * step
     return sigma**2 * (1 - decay ** (2 * step)) / (1 - decay**2)
@@ -86,21 +86,21 @@ def variance_without_reset(sigma: float, decay: float, step: int) -> float:
 
 @dataclass(frozen=True)
 class Firing:
-    """Share of neurons that fire k of T times, k = 0 ... T."""
+    """Fractions of neurons that fire k of T times, k = 0 ... T."""
 
     sigma: float
     rate: float
     shares: list[float]
     first_step: float
-    """P(u > v_th) at the first step, 1 - Phi(v_th / sigma), whatever the decay."""
+    """P(u > v_th) at the first timestep, which is 1 - Phi(v_th / sigma) for any decay."""
     without_memory: list[float]
-    """The binomial shares at decay 0."""
+    """The binomial fractions at decay 0."""
 
 
 def firing_distribution(
     sigma: float, *, decay: float, v_th: float, timesteps: int, neurons: int = 100_000, seed: int = 0
 ) -> Firing:
-    """Simulated, beside what is known in closed form."""
+    """Simulate firing. Also return what is known in closed form."""
     x = _currents(sigma, timesteps, neurons, seed)
     spikes = functional.lif(x, decay=decay, v_th=v_th, width=1.0)
     counts = torch.bincount(spikes.sum(0).long(), minlength=timesteps + 1) / neurons
@@ -115,7 +115,7 @@ def firing_distribution(
 
 
 def histogram(values: Tensor, low: float, high: float, bins: int = 60) -> Histogram:
-    """Density between `low` and `high`; what lies outside still counts in the whole."""
+    """Return the density between `low` and `high`. Values outside count towards the total."""
     counts = torch.histc(values.float(), bins, low, high)
     width = (high - low) / bins
     return Histogram([low + i * width for i in range(bins + 1)], (counts / (values.numel() * width)).tolist())

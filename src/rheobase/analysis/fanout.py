@@ -1,7 +1,7 @@
-"""Energy from recorded firing rates: what the spikes of each layer reach, from shapes alone, without weights or images.
+"""Energy from recorded firing rates and layer shapes, without weights or images.
 
-It is what `operations` would count if the spikes of a layer were spread evenly over its neurons, and no pixel or
-average were exactly 0 or 1: layers that those feed multiply, at every step.
+The result is what `operations` would count if the spikes of a layer were spread evenly over its neurons, and no pixel
+or average were exactly 0 or 1. Layers that pixels or averages feed multiply at every timestep.
 """
 
 from collections.abc import Mapping
@@ -16,24 +16,24 @@ from rheobase.deploy.network import INPUT, LIF, Network, Scale
 
 @dataclass(frozen=True)
 class FanOut:
-    """Of one image at one timestep."""
+    """Connections of every layer of neurons, for one image at one timestep."""
 
     neurons: dict[str, int]
-    """Of every layer of neurons."""
+    """The number of neurons in every layer."""
     additions: dict[str, float]
-    """For every layer of neurons, if all of them fired."""
+    """The additions that every layer causes if all its neurons fire."""
     multiplications: float
 
     def joule(self, rates: Mapping[str, float], timesteps: int) -> float:
-        """Of one inference with these spikes per neuron and step, for every layer of neurons."""
+        """Return the energy of one inference with these spikes per neuron and timestep in every layer."""
         additions = sum(reached * rates[layer] for layer, reached in self.additions.items())
         return timesteps * (additions * ADDITION_PICOJOULE + self.multiplications * MAC_PICOJOULE) * 1e-12
 
 
 def fan_out(network: Network, shape: tuple[int, ...]) -> FanOut:
-    """Of a network on the meta device, for images of `shape` [C, H, W]."""
+    """Return the fan-out of a network on the meta device, for images of `shape` [C, H, W]."""
     values = {INPUT: torch.empty(1, *shape, device="meta")}
-    feeders: dict[str, list[str | None]] = {INPUT: [None]}  # the neurons whose spikes arrive; None is anything else
+    feeders: dict[str, list[str | None]] = {INPUT: [None]}  # layers whose spikes arrive; None is any other input
     neurons: dict[str, int] = {}
     additions: dict[str, float] = {}
     multiplications = 0.0
@@ -57,7 +57,7 @@ def fan_out(network: Network, shape: tuple[int, ...]) -> FanOut:
 
 
 def _connections(node: nn.Conv2d | nn.Linear | Scale, x: Tensor, y: Tensor) -> float:
-    """How many weights meet an input, all positions counted; those over the padding of a convolution meet none."""
+    """Return how many weights meet an input, over all positions. Weights over padding meet none."""
     if not isinstance(node, nn.Conv2d):
         return node.weight.numel() * y[0, 0].numel()
     assert not isinstance(node.padding, str)

@@ -1,10 +1,10 @@
 """Block dynamical isometry (Lemma 1, Theorem 1), measured with random probes instead of whole Jacobians.
 
-A block runs from the current into one layer of neurons (the sum of its tdBN outputs) through neurons and synapses to
-the next such current. For its Jacobian J with m outputs and probes v ~ N(0, I):
+A block runs from the input current of one layer of neurons (the sum of its tdBN outputs) through neurons and synapses
+to the next input current. For its Jacobian J with m outputs and probes v ~ N(0, I):
 
     phi(J J^T)    = E |J^T v|^2 / m                       one vector-Jacobian product
-    varphi(J J^T) = E |J J^T v|^2 / m - phi(J J^T)^2      one Jacobian-vector product more
+    varphi(J J^T) = E |J J^T v|^2 / m - phi(J J^T)^2      one more Jacobian-vector product
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from rheobase.nn import ReferenceSoma, somas
 
 @dataclass(frozen=True)
 class Estimate:
-    """With standard errors over the probes."""
+    """phi and varphi with their standard errors over the probes."""
 
     phi: float
     phi_error: float
@@ -31,19 +31,19 @@ class Estimate:
 
 @dataclass(frozen=True)
 class BlockIsometry:
-    """Of one block: for the outputs of every timestep, with respect to its inputs at all timesteps."""
+    """The estimates of one block: outputs at each timestep, with respect to its inputs at all timesteps."""
 
     name: str
     steps: list[Estimate]
 
 
 def probe(output: Tensor, source: Tensor, where: Tensor, probes: int, random: torch.Generator) -> Estimate:
-    """phi and varphi of the Jacobian from `source` to the elements of `output` where the mask `where` is true.
+    """Estimate phi and varphi of the Jacobian from `source` to the elements of `output` where the mask `where` is true.
 
-    Varphi treats J as square up to its own size: m is the number of those elements.
+    For both, m is the number of those elements.
     """
     if probes < 2:
-        raise ValueError(f"isometry: standard errors need at least 2 probes, got {probes}")
+        raise ValueError(f"isometry: expected at least 2 probes, for standard errors, got {probes}")
     m = int(where.sum())
     first, second = [], []
     for _ in range(probes):
@@ -62,13 +62,13 @@ def probe(output: Tensor, source: Tensor, where: Tensor, probes: int, random: to
 def isometry(
     network: SpikingNet, images: Tensor, timesteps: int, *, probes: int = 8, seed: int = 0
 ) -> list[BlockIsometry]:
-    """Every block of the body of `network` at its present weights, with the statistics of this batch.
+    """Estimate every block in the body of `network` at its present weights, with the statistics of this batch.
 
-    In a network of residual blocks, a block is one of those, shortcut included.
+    In a residual network, a block is a residual block with its shortcut.
     """
     law = on_reference(network)
     assert isinstance(law, SpikingNet)
-    law.requires_grad_(False)  # derivatives with respect to weights are not asked for
+    law.requires_grad_(False)  # derivatives with respect to weights are not needed
     found = somas(law)
     ends = ["soma", *(_last(f"body.{name}", block) for name, block in law.body.named_children())]
     arrived: dict[str, Tensor] = {}  # the current into a boundary
@@ -99,25 +99,26 @@ def isometry(
 
 
 def predicted_phi(r: float) -> float:
-    """phi of LIF - convolution - tdBN at decay 0 and initialisation, for r = width / v_th and wide layers.
+    """Return phi of LIF - convolution - tdBN at decay 0 and initialisation, for r = width / v_th and wide layers.
 
-    The window of the surrogate is open for a share P(r) of neurons, whose derivative is 1 / width; the convolution adds
-    up its inputs' variances, which for spikes of probability p is p (1 - p), and tdBN scales that to v_th^2.
+    A fraction P(r) of neurons is inside the window of the surrogate, where the derivative is 1 / width. The convolution
+    adds up the variances of its inputs, each p (1 - p) for spikes of probability p, and tdBN scales the sum to v_th^2.
     """
     p = 1 - normal_cdf(1)
     return window(r) / (r**2 * p * (1 - p))
 
 
 def predicted_varphi(r: float) -> float:
-    """varphi of the same block with equally many input and output channels: phi^2 / P(r), far from 0."""
+    """Return varphi of the same block with as many input as output channels: phi^2 / P(r), far from 0."""
     return predicted_phi(r) ** 2 / window(r)
 
 
 def predicted_residual_phi(r: float, *, behind_identity: bool) -> float:
-    """phi of a residual block: of its first neurons, times the mean of both branches (inner block and shortcut).
+    """Return phi of a residual block: phi of its first neurons times the mean of both branches.
 
-    The first neurons receive N(0, v_th^2), or, behind a block with an identity shortcut, half of its variance as spikes
-    of probability p: two values, which leave fewer neurons in the window.
+    The branches are the inner block and the shortcut. The first neurons receive N(0, v_th^2). After a block with an
+    identity shortcut, half of this variance comes from spikes of probability p, which have only two values, so fewer
+    neurons are inside the window.
     """
     p = 1 - normal_cdf(1)
     share = window(r)
@@ -125,7 +126,7 @@ def predicted_residual_phi(r: float, *, behind_identity: bool) -> float:
         parts = [(p, (1 - p) / sqrt(p * (1 - p))), (1 - p, -p / sqrt(p * (1 - p)))]  # probability and value, variance 1
 
         def below(x: float) -> float:
-            """P(current < x v_th) of the sum of a normal branch and the spikes, each of variance 1/2."""
+            """Return P(current < x v_th) for the sum of a normal branch and spikes, each with variance 1/2."""
             return sum(chance * normal_cdf(sqrt(2) * x - value) for chance, value in parts)
 
         share, p = below(1 + r / 2) - below(1 - r / 2), 1 - below(1)
@@ -133,12 +134,12 @@ def predicted_residual_phi(r: float, *, behind_identity: bool) -> float:
 
 
 def window(r: float) -> float:
-    """The share of neurons with a current of N(0, v_th^2) that are inside the window of the surrogate."""
+    """Return the fraction of neurons with input N(0, v_th^2) that are inside the window of the surrogate."""
     return normal_cdf(1 + r / 2) - normal_cdf(1 - r / 2)
 
 
 def normal_cdf(x: float) -> float:
-    """Phi(x): the share of a standard normal distribution below x."""
+    """Return Phi(x), the fraction of a standard normal distribution below x."""
     return 0.5 * (1 + erf(x / sqrt(2)))
 
 
@@ -151,7 +152,9 @@ def _estimate(first: Tensor, second: Tensor) -> Estimate:
     phi, error = float(first.mean()), float(first.std()) / n**0.5
 
     def varphi(a: Tensor, b: Tensor) -> Tensor:
-        return b.mean() - (a.mean().square() - a.var() / len(a))  # the square of a mean is too large by its variance
+        return b.mean() - (
+            a.mean().square() - a.var() / len(a)
+        )  # remove the bias of the squared mean, which is its variance
 
     if n < 3:
         return Estimate(phi, error, float(varphi(first, second)), float("nan"))

@@ -1,15 +1,15 @@
-"""Additions and multiplications of one inference, layer by layer, from measured spikes of a folded network (Table 6).
+"""Count the additions and multiplications of one inference of a folded network, layer by layer (Table 6).
 
-There is one way to count, for `report`, `analyze`, `verify` and Table 6. An input of zero costs nothing, and a weight
-of zero is no synapse. An input of one (a spike, a single event) costs an addition at every synapse that it reaches, any
-other value (a pixel, an average, several events) a multiplication, whose own addition is not counted again. Spikes that
-are added up arrive one by one from their sources, so they cost additions too. Biases and updates of neurons are counted
-apart. It is done in double precision, so that everybody sees the same spikes.
+`report`, `analyze`, `verify` and Table 6 all count in the same way. An input of zero costs nothing, and a weight of
+zero is not a synapse. An input of one (a spike, a single event) costs an addition at every synapse that it reaches. Any
+other input (a pixel, an average, several events) costs a multiplication; the addition with it is not counted again.
+Where spikes are added up, they arrive one by one from their sources, so they cost additions too. Biases and neuron
+updates are counted separately. All of this runs in double precision, so that the spikes are the same everywhere.
 
-Two points are conventions, and both ways are counted:
-- a layer behind average pooling is fed by averages: multiplications, or, with the scale of the pooling folded into its
-  weights, one addition per spike in the window and weight;
-- the encoding layer sees the same image at every step: computed at every step, as the paper counts, or once.
+Two points are conventions, and both are counted either way:
+- A layer after average pooling receives averages. It multiplies, or, if the scale of the pooling is folded into its
+  weights, it adds once per weight and spike in the window.
+- The encoding layer sees the same image at every timestep. It computes at every timestep, as the paper counts, or once.
 """
 
 import copy
@@ -21,47 +21,47 @@ from torch import Tensor, nn
 from rheobase import functional
 from rheobase.deploy.network import INPUT, LIF, Network, Scale
 
-IMAGES = 8  # of the test images, the first: enough for three digits, and the same for everybody
+IMAGES = 8  # the first test images: enough for three digits, and always the same
 MAC_PICOJOULE, ADDITION_PICOJOULE = 4.6, 0.9  # float32 in 45 nm (Horowitz 2014)
 
 
 @dataclass(frozen=True)
 class LayerOperations:
-    """Of one synapse, per image and over all timesteps."""
+    """The operations of one synapse, per image and over all timesteps."""
 
     name: str
     fed_by: str
-    """"spikes", "averages" (among spikes, too), "image", or "current" for anything else."""
+    """"spikes", "averages" (perhaps mixed with spikes), "image", or "current" for anything else."""
     dense: float
-    """Multiply-accumulates if every input counted, at one timestep: what the twin without spikes does."""
+    """Multiply-accumulates of all inputs at one timestep, as in a network without spikes."""
     additions: float
-    """By inputs that are one."""
+    """Caused by inputs that are one."""
     multiplications: float
-    """By inputs that are neither zero nor one."""
+    """Caused by inputs that are neither zero nor one."""
     from_spikes: float
-    """Additions when a pooling before it is folded away; for "spikes" the same as `additions`."""
+    """Additions if the pooling before it is folded away. For "spikes", the same as `additions`."""
     bias: float
     """Additions of biases, over all timesteps."""
 
     @property
     def effective(self) -> float:
-        """Products of a weight and an input that are both not zero."""
+        """Products of a weight and an input that are both nonzero."""
         return self.additions + self.multiplications
 
 
 @dataclass(frozen=True)
 class Operations:
-    """What a network computes for an image, on average."""
+    """The operations of a network per image, on average."""
 
     timesteps: int
     images: int
     repeated: bool
-    """Whether all steps see the same image."""
+    """Whether all timesteps see the same image."""
     layers: list[LayerOperations]
     neuron_updates: float
     """Decay, add, compare: once per neuron and timestep."""
     activation_sparsity: float
-    """Share of zeros in the output of the neurons."""
+    """Fraction of zeros in the output of the neurons."""
     parameters: int
     connection_sparsity: float
     footprint: int
@@ -69,16 +69,16 @@ class Operations:
 
     @property
     def dense(self) -> float:
-        """Multiplications per step of the twin without spikes."""
+        """Multiplications per timestep of the same network without spikes."""
         return sum(layer.dense for layer in self.layers)
 
     @property
     def without_spikes(self) -> float:
-        """Multiplications as the paper counts: in layers that no spikes feed every input counts, at every step."""
+        """Multiplications as the paper counts them: all inputs of layers without spike input, at every timestep."""
         return self.timesteps * sum(layer.dense for layer in self.layers if layer.fed_by != "spikes")
 
     def count(self, *, fold_pooling: bool = False, encode_once: bool = False) -> tuple[float, float]:
-        """(additions, multiplications) of the synapses."""
+        """Return the (additions, multiplications) of the synapses."""
         additions = multiplications = 0.0
         for layer in self.layers:
             if layer.fed_by == "averages" and fold_pooling:
@@ -90,16 +90,16 @@ class Operations:
         return additions, multiplications
 
     def energy(self, mac: float = MAC_PICOJOULE, addition: float = ADDITION_PICOJOULE) -> float:
-        """Joule of the synapses, at those picojoules."""
+        """Return the energy of the synapses in joules, at these picojoules per operation."""
         additions, multiplications = self.count()
         return (additions * addition + multiplications * mac) * 1e-12
 
     def dense_energy(self, mac: float = MAC_PICOJOULE) -> float:
-        """Joule of the twin without spikes."""
+        """Return the energy of the same network without spikes, in joules."""
         return self.dense * mac * 1e-12
 
     def neurobench(self) -> dict[str, float]:
-        """The same quantities under the names of NeuroBench, which leaves out zeros everywhere."""
+        """Return the same quantities under the names of NeuroBench, which never counts zeros."""
         return {
             "Effective_MACs": sum(layer.effective for layer in self.layers if layer.fed_by != "spikes"),
             "Effective_ACs": sum(layer.effective for layer in self.layers if layer.fed_by == "spikes"),
@@ -113,14 +113,14 @@ class Operations:
 
 @torch.no_grad()
 def operations(network: Network, images: Tensor, timesteps: int | None = None) -> Operations:
-    """Of images [N, C, H, W] shown for `timesteps` steps, or of sequences [T, N, C, H, W]."""
+    """Count the operations for images [N, C, H, W] shown for `timesteps`, or for sequences [T, N, C, H, W]."""
     steps = functional.check_sequence(images, timesteps)
     count = images.shape[-4]
     footprint = sum(t.nbytes for t in (*network.parameters(), *network.buffers()))
     network, images = copy.deepcopy(network).double(), images.double()
     values: dict[str, Tensor] = {INPUT: network.rounded(images[None] if images.ndim == 4 else images)}
     kinds = {INPUT: "image"}
-    spikes_in: dict[str, Tensor] = {}  # what a pooling has summed up
+    spikes_in: dict[str, Tensor] = {}  # the spikes that a pooling adds up
     last_use = {source: name for name, sources in network.inputs.items() for source in sources}
     layers = []
     updates = fired = 0.0
@@ -136,7 +136,7 @@ def operations(network: Network, images: Tensor, timesteps: int | None = None) -
             ones = others = from_spikes = 0.0
             for source in sources:
                 x = values[source]
-                per_image = steps / len(x) / count  # a current that all steps share was computed once
+                per_image = steps / len(x) / count  # an input that all timesteps share was computed once
                 alone = _products(node, (x == 1).flatten(0, 1)) * per_image
                 pooled = spikes_in.get(source)
                 ones += alone
@@ -153,7 +153,7 @@ def operations(network: Network, images: Tensor, timesteps: int | None = None) -
                     bias=0.0 if node.bias is None else value[0, 0].numel() * steps,
                 )
             )
-        else:  # pooling and flattening pass on what feeds them
+        else:  # pooling and flattening pass on their input
             kinds[name] = fed_by
             whole = sum(spikes_in.get(source, values[source]) for source in sources)
             assert isinstance(whole, Tensor)
@@ -183,14 +183,14 @@ def operations(network: Network, images: Tensor, timesteps: int | None = None) -
 
 
 def _together(kinds: set[str]) -> str:
-    """What feeds a layer that sums inputs of these kinds."""
+    """Return the kind of a sum of inputs of these kinds."""
     if len(kinds) == 1:
         return next(iter(kinds))
     return "averages" if kinds == {"spikes", "averages"} else "current"
 
 
 def _window(pool: nn.AvgPool2d | nn.AdaptiveAvgPool2d, x: Tensor) -> int:
-    """What turns an average into the sum that it is made of."""
+    """Return the factor that turns an average back into a sum."""
     if isinstance(pool, nn.AdaptiveAvgPool2d):
         return x[0, 0, 0].numel()
     if pool.divisor_override:
@@ -200,13 +200,13 @@ def _window(pool: nn.AvgPool2d | nn.AdaptiveAvgPool2d, x: Tensor) -> int:
 
 
 def _products(node: nn.Module, active: Tensor) -> float:
-    """Products of a weight that is not zero with `active` inputs [N, C, ...] (masks, or counts of spikes)."""
+    """Count the products of nonzero weights with `active` inputs [N, C, ...] (masks, or spike counts)."""
     active = active.double()
     assert isinstance(node.weight, Tensor)
     synapses = (node.weight != 0).double()
     if isinstance(node, nn.Conv2d):
         assert not isinstance(node.padding, str)
-        from_each = synapses.unflatten(0, (node.groups, -1)).sum(1)  # input, to all outputs
+        from_each = synapses.unflatten(0, (node.groups, -1)).sum(1)  # from each input to all outputs
         reached = nn.functional.conv2d(active, from_each, None, node.stride, node.padding, node.dilation, node.groups)
         return float(reached.sum())
     if isinstance(node, nn.Linear):

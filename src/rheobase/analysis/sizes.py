@@ -1,4 +1,4 @@
-"""Sizes of a network, computed from shapes alone: nothing is allocated."""
+"""Sizes of a network, computed from shapes alone. Nothing is allocated."""
 
 from dataclasses import dataclass
 from inspect import signature
@@ -21,7 +21,7 @@ class Layer:
 
 
 def synapses(network: nn.Module, shape: tuple[int, ...]) -> list[Layer]:
-    """Every synapse of a network without memory (meta or fake tensors), for one image of `shape` [C, H, W]."""
+    """Return every synapse of a network on meta or fake tensors, for one image of `shape` [C, H, W]."""
     found = []
 
     def hook(name: str, module: nn.Module, output: Tensor) -> None:
@@ -43,7 +43,7 @@ def synapses(network: nn.Module, shape: tuple[int, ...]) -> list[Layer]:
 
 
 def neurons(network: nn.Module, shape: tuple[int, ...]) -> dict[str, int]:
-    """How many neurons every soma of a network without memory has, for images of `shape` [C, H, W]."""
+    """Return the number of neurons of every soma of a network on meta or fake tensors, for images [C, H, W]."""
     found: dict[str, int] = {}
     with torch.no_grad(), watched(network, somas(network), lambda name, s: found.update({name: s[0, 0].numel()})):
         network(_image(network, shape), 1)
@@ -51,14 +51,14 @@ def neurons(network: nn.Module, shape: tuple[int, ...]) -> dict[str, int]:
 
 
 def _image(network: nn.Module, shape: tuple[int, ...]) -> Tensor:
-    """Of no content, where the network is."""
+    """Return an uninitialised image on the device of the network."""
     where = next((p.device for p in network.parameters()), torch.device("meta"))
     return torch.empty(1, *shape, device=where)
 
 
 @dataclass(frozen=True)
 class Summary:
-    """Sizes of a network at its default input; multiplications are those of one step."""
+    """Sizes of a network at its default input. Multiplications are per timestep."""
 
     name: str
     purpose: str
@@ -69,7 +69,7 @@ class Summary:
 
 
 def summary(name: str) -> Summary:
-    """Sizes of a network of `MODELS` at its default input; shortcuts do not count as layers."""
+    """Return the sizes of a network of `MODELS` at its default input. Shortcuts do not count as layers."""
     shape = default_input(name)
     parameters = signature(MODELS[name]).parameters
     classes = parameters["num_classes"].default if "num_classes" in parameters else None
@@ -87,13 +87,13 @@ def summary(name: str) -> Summary:
 
 
 def build_default(name: str, classes: int, shape: tuple[int, int, int]) -> nn.Module:
-    """The network for images of that shape, with the neuron of the paper."""
+    """Build the network for images of this shape, with the paper's neuron."""
     sizes: dict[str, Any] = {"num_classes": classes, "in_channels": shape[0], "image_size": shape[1]}
     return build(name, decay=0.25, v_th=0.5, width=1.0, **sizes)
 
 
 def default_input(name: str) -> tuple[int, int, int]:
-    """[C, H, W] of the images a network takes unless told otherwise; one of a plugin may not say."""
+    """Return the default input shape [C, H, W] of a network. A plugin may leave it open."""
     defaults = {p.name: p.default for p in signature(MODELS[name]).parameters.values() if isinstance(p.default, int)}
     channels, size = defaults.get("in_channels", 3), defaults.get("image_size", 32)
     return channels, size, size

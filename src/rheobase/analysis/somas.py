@@ -1,4 +1,4 @@
-"""Networks on the law, open to observation; and statistics for networks that were never trained."""
+"""Make the somas of a network observable, and calibrate the statistics of an untrained network."""
 
 import copy
 
@@ -9,7 +9,7 @@ from rheobase.nn import ReferenceSoma, Soma, normalisations, set_memory, somas
 
 
 def on_reference(network: nn.Module) -> nn.Module:
-    """A copy of `network` whose somas are `ReferenceSoma`s with the same parameters and statistics."""
+    """Return a copy of `network` whose somas are `ReferenceSoma`s with the same parameters and statistics."""
     network = copy.deepcopy(network)
     set_memory(network, "speed")
     for path, soma in somas(network).items():
@@ -23,7 +23,7 @@ def on_reference(network: nn.Module) -> nn.Module:
 
 @torch.no_grad()
 def calibrate_statistics(network: nn.Module, images: Tensor, timesteps: int) -> None:
-    """Make the running statistics of an untrained network those of this batch, so that it can be evaluated."""
+    """Set the running statistics of an untrained network to those of this batch, so that it can be evaluated."""
     found = normalisations(network)
     before = [(layer.momentum, layer.training) for layer in found]
     for layer in found:

@@ -1,10 +1,10 @@
-"""The alternatives to tdBN that the ablation compares, on the kernels of `nn.Soma`.
+"""Alternatives to tdBN for the ablation, on the kernels of `nn.Soma`.
 
-All of them fit where `nn.Soma` does: `build(name, soma=NoNorm)`. The kernels compute, with alpha = 1/sqrt(branches),
+Each can replace `nn.Soma`: `build(name, soma=NoNorm)`. The kernels compute, with alpha = 1/sqrt(branches),
 
     current = sum over branches of weight * alpha * v_th * (x - mean) / sqrt(var + eps) + bias
 
-so a variant is another factor before the trainable weight (`gain`), other moments, or both.
+so a variant changes the factor before the trainable weight (`gain`), the moments, or both.
 """
 
 from collections.abc import Sequence
@@ -21,22 +21,23 @@ class _Variant(Soma):
     def __init__(self, channels: int, branches: int = 1, *, normalize: bool = True, **neuron: Any) -> None:
         if not normalize:
             raise ValueError(
-                f"{type(self).__name__} takes the place of the normalisation in a soma; a network whose somas have "
-                "none cannot be built with it"
+                f"{type(self).__name__} replaces the normalisation of a soma, but this network has somas without "
+                "normalisation; choose another network"
             )
         super().__init__(channels, branches, **neuron)
 
     def _as_it_is(self, xs: Sequence[Tensor], gain: float) -> Tensor:
-        """Without normalisation: moments that change nothing."""
+        """Fire without normalisation, by moments that change nothing."""
         mean = torch.zeros_like(self.running_mean)
         return self._fire(xs, self.weight * gain, (mean, torch.full_like(mean, 1 - self.eps)))[0]
 
 
 class UnitAlpha(_Variant):
-    """alpha = 1 on every branch: two branches sum to twice the variance."""
+    """alpha = 1 on every branch, so that two branches add up to twice the variance."""
 
     @property
     def gain(self) -> float:
+        """The factor before the trainable weight."""
         return self.branches**0.5
 
     def forward(self, *xs: Any) -> Tensor:
@@ -47,7 +48,7 @@ class UnitAlpha(_Variant):
 
 
 class UnscaledNorm(UnitAlpha):
-    """Batch normalisation as it is: every branch to N(0, 1), whatever the threshold."""
+    """Plain batch normalisation: every branch becomes N(0, 1), whatever the threshold."""
 
     @property
     def gain(self) -> float:
@@ -55,7 +56,7 @@ class UnscaledNorm(UnitAlpha):
 
 
 class StepNorm(_Variant):
-    """tdBN with statistics of every timestep by itself (torch's batch norm); it knows at most `timesteps` of them."""
+    """tdBN with separate statistics per timestep (torch's batch norm), for at most `timesteps` timesteps."""
 
     step_mean: Tensor
     step_var: Tensor
@@ -86,17 +87,17 @@ class StepNorm(_Variant):
 
 
 class NoNorm(_Variant):
-    """Synapses feed the neurons as they are, times a weight per channel, plus a bias."""
+    """No normalisation: neurons receive the synapse outputs times a weight per channel, plus a bias."""
 
     def forward(self, *xs: Any) -> Tensor:
         return self._as_it_is(xs, self.branches**0.5 / self.v_th)
 
 
 class NeuNorm(NoNorm):
-    """NeuNorm (Wu et al. 2019): a slow mean of the spikes over channels is subtracted from what the next layer sees.
+    """NeuNorm (Wu et al. 2019): subtract a slow mean of the spikes over channels from the output.
 
-    x[t] = k * x[t-1] + (1 - k) * mean of s[t] over channels; the output is s - factor * x with a learnt factor per
-    channel, so it is no longer binary. k = 0.9 and factors that start at 1 are our reading.
+    x[t] = k * x[t-1] + (1 - k) * mean of s[t] over channels. The output is s - factor * x with a learnt factor per
+    channel, so it is not binary. k = 0.9 and initial factors of 1 are our reading of the paper.
     """
 
     memory = 0.9

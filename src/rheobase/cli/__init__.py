@@ -4,7 +4,7 @@ import os
 import signal
 import sys
 import warnings
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -12,6 +12,8 @@ from rheobase import __version__, plugins
 from rheobase.cli import analysis, compare, data, deploy, lists, plan, train
 from rheobase.cli.common import errors
 from rheobase.cli.terminal import one_line
+
+UsageError: Any = typer.BadParameter.__base__  # typer has a parser of its own, or uses click, and does not export this
 
 app = typer.Typer(
     help="Train deep spiking neural networks directly (STBP-tdBN).",
@@ -48,9 +50,13 @@ def main() -> None:
         arguments = ["--debug", *(a for a in arguments if a != "--debug")]
     warnings.showwarning = _show_warning  # type: ignore[assignment]
     try:
-        app(arguments, prog_name="rheobase")
-    except KeyboardInterrupt:  # before the parser is there, or after it has ended
+        sys.exit(app(arguments, prog_name="rheobase", standalone_mode=False))
+    except (KeyboardInterrupt, typer.Abort):  # before the parser is there, or after it has ended
         sys.exit(128 + signal.SIGINT)
+    except UsageError as error:
+        if arguments:  # otherwise it has shown its help
+            errors.print(one_line(f"error: {_usage(error)}"), style="red")
+        sys.exit(error.exit_code)
     except Exception as error:
         place = plugins.place(error)
         if debug or not (place or isinstance(error, ValueError | OSError | RuntimeError | MemoryError)):
@@ -64,6 +70,13 @@ def main() -> None:
             what = f"{place}: {'' if isinstance(error, ValueError) else f'{type(error).__name__}: '}{what}"
         errors.print(one_line(f"error: {who}{what}"), style="red")
         sys.exit(1)
+
+
+def _usage(error: Any) -> str:
+    """What is wrong with a command line, and where its help is."""
+    what = error.format_message().rstrip(".").replace("Value error, ", "")
+    command = error.ctx.command_path if error.ctx else "rheobase"
+    return f"{what[:1].lower()}{what[1:]}{' See' if what.endswith('?') else '; see'} {command} --help"
 
 
 def _sentence(error: Exception) -> str:

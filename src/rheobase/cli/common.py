@@ -1,6 +1,9 @@
 """What the groups of commands share: the terminal, tables, and options of the same meaning."""
 
 import shlex
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from textwrap import fill
 from typing import Annotated, Any
@@ -13,6 +16,7 @@ from rheobase.cli.terminal import Terminal
 from rheobase.extras import ended_by_ctrl_c
 
 console, errors = Terminal(), Terminal(stderr=True)
+PATIENCE = 5.0  # seconds without a word
 
 DataOption = Annotated[Path | None, typer.Option(help="Folder with the data set, or with images of your own.")]
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
@@ -73,6 +77,34 @@ def print_wrapped(text: str, first: str = "", rest: str = "  ") -> None:
     """A paragraph in lines that fit, broken between words; `first` and `rest` begin the first and the others."""
     if text:
         console.print(fill(text, console.width, initial_indent=first, subsequent_indent=rest))
+
+
+@contextmanager
+def how_far(what: str, parts: str) -> Iterator[Callable[[int, int], None]]:
+    """A function to call with how many `parts` of how many are done: what takes longer says so on stderr.
+
+    A terminal has one line that changes, anything else a new one from time to time.
+    """
+    said, live = time.monotonic(), None
+
+    def tell(done: int, whole: int) -> None:
+        nonlocal said, live
+        line = f"{what}: {done} of {whole} {parts} done"
+        if live is not None:
+            live.update(line)
+        elif time.monotonic() - said >= PATIENCE:
+            said = time.monotonic()
+            if errors.is_terminal and not errors.is_dumb_terminal:
+                live = errors.status(line)
+                live.start()
+            else:
+                errors.print(line)
+
+    try:
+        yield tell
+    finally:
+        if live is not None:
+            live.stop()
 
 
 def target_file(path: Path, kind: str) -> Path:

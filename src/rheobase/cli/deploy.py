@@ -18,6 +18,7 @@ from rheobase.cli.common import (
     command_line,
     console,
     file_of,
+    how_far,
     print_json,
     print_next,
     table,
@@ -133,6 +134,7 @@ def export(
     int8: Annotated[bool, typer.Option("--int8", help="Integers: int8 weights; ONNX holds them as doubles.")] = False,
     form: Annotated[Form, typer.Option(help="Form of a NIR file: portable has convolutions only.")] = Form.canonical,
     data: DataOption = None,
+    device: Annotated[str, typer.Option(help="Where to find the integers: auto, cpu, cuda or cuda:N.")] = "auto",
     out: OutOption = None,
     plugin: PluginOption = None,
 ) -> None:
@@ -140,6 +142,7 @@ def export(
     from rheobase.deploy.network import Network
     from rheobase.tasks.export import write
     from rheobase.tasks.open import open_network, open_run
+    from rheobase.train import choose_device
     from rheobase.train.runs import Run
 
     module = formats.module(to)
@@ -152,7 +155,8 @@ def export(
     suffix = f"{'-int8' if int8 else ''}{'-portable' if form is Form.portable else ''}{module.SUFFIX}"
     target = target_file(out or file_of(network, f"network{suffix}"), module.SUFFIX.removeprefix("."))
     options = {} if form is Form.canonical else {"form": form}
-    write(found, target, module, source, int8=int8, data=data, **options)
+    with how_far("finding integers", "layers") as tell:
+        write(found, target, module, source, int8=int8, data=data, device=choose_device(device), tell=tell, **options)
     console.print(f"wrote {target} ({target.stat().st_size / 2**20:.1f} MB)")
     if isinstance(source, Run) or "converted" in found.info:
         print_next((command_line("verify", target, network, data=data), "compare both on all test images"))

@@ -116,6 +116,7 @@ def train(
     with ended_by_ctrl_c():
         import_module("rheobase.train")  # and torch
     from rheobase import recipes
+    from rheobase.train.runs import Run
 
     if seed is not None and any(setting.startswith("seed=") for setting in settings or []):
         raise ValueError("--seed and --set seed= say the same; leave one of them out")
@@ -134,7 +135,7 @@ def train(
         if recipe or changes or out or go_on or seeds or start or keep_best:
             others = "RECIPE, --set, --seed, --seeds, --out, --continue, --from, --freeze and --keep-best"
             raise ValueError(f"--resume continues a run as it began; leave out {others}")
-        run: Run | None = _fit(None, out=resume, resume=True, new_data=new_data, **options)
+        run = _resume(resume, new_data=new_data, **options)
     elif recipe is None:
         raise ValueError(f"which recipe? choose one of {', '.join(recipes.RECIPES)}, or --resume a run")
     elif go_on and out is None:
@@ -153,8 +154,11 @@ def train(
     if not _leads():
         return
     if run is None:
-        kept = [f"--set={s}" for s in settings or []]  # those of the neuron must be the same
-        print_next((command_line("train", recipe, "--from", out, *kept, data=data), "fine-tune it"))
+        folder = resume or out
+        assert folder is not None
+        finished = Run(folder)
+        name, *kept = recipes.words(finished.recipe)  # settings of the neuron must be the same
+        print_next((command_line("train", name, "--from", finished.folder, *kept, data=data), "fine-tune it"))
         return
     hints = [(command_line("eval", run.folder, data=data), "measure the network again")]
     if run.recipe.neuron == "lif" and run.recipe.normalisation == "tdbn":  # of which NIR knows the hard reset
@@ -174,6 +178,25 @@ def _distinct(seeds: str) -> list[str]:
     return found
 
 
+def _resume(folder: Path, *, new_data: bool, **options: Any) -> "Run | None":
+    """The run in `folder`, trained to its end; None, and a sentence, if it was at its end already."""
+    from rheobase.train.standing import Standing, standing
+
+    with _team(options) as team:
+        if standing(folder, None, team=team) is Standing.FINISHED:
+            _tell_finished(folder)
+            return None
+        return _fit(None, out=folder, resume=True, new_data=new_data, **options)
+
+
+def _tell_finished(folder: Path) -> None:
+    from rheobase.train.runs import Run
+
+    recipe = Run(folder).recipe
+    if _leads():
+        console.print(f"{folder} is finished: {recipe.epochs} epochs of {recipe.name}, seed {recipe.seed}")
+
+
 def _start_or_go_on(
     recipe: "Recipe",
     out: Path | None,
@@ -189,9 +212,8 @@ def _start_or_go_on(
 
     with _team(options) as team:
         found = standing(out, recipe, start, team) if go_on and out is not None else Standing.NEW
-        if found is Standing.FINISHED:
-            if _leads():
-                console.print(f"{out} is finished: {recipe.epochs} epochs of {recipe.name}, seed {recipe.seed}")
+        if found is Standing.FINISHED and out is not None:
+            _tell_finished(out)
             return None
         if found is Standing.UNFINISHED:
             if keep_best and out is not None and not (out / "best").is_dir():

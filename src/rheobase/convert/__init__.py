@@ -3,7 +3,6 @@
     graph     the ReLU network as synapses and layers, and the spiking one with the thresholds that a method chose
     layers    calibration images on their way through it, layer by layer
     a file for every method: data_norm, spike_norm, rmp, calibrated, qcfs
-    sweep     accuracy against the number of timesteps, in one pass
     unfold    a converted network as one that can be trained (hybrid training)
 
 A spike of a layer stands for its threshold: activation = threshold * rate. So synapses that read it are multiplied by

@@ -1,4 +1,4 @@
-"""Data sets: one file each in `sets`, which puts its loaders on the shelf; `load` is the only place that calls them."""
+"""Datasets: one file each in `sets`, which registers the loaders. Only `load` calls them."""
 
 import inspect
 import pkgutil
@@ -15,7 +15,7 @@ from rheobase.data.info import DataInfo
 
 __all__ = ["DataInfo", "Dataset", "Source", "Split", "expected", "expecting", "load"]
 
-FOLDER = Path("data")  # where files are looked for unless told otherwise
+FOLDER = Path("data")  # the default folder for files
 
 for _module in pkgutil.iter_modules(sets.__path__):
     import_module(f"{sets.__name__}.{_module.name}")
@@ -30,10 +30,11 @@ def load(
     download: bool = False,
     **options: Any,
 ) -> Dataset:
-    """The data set of that name, or of a loader of your own, from the files in `path`, which a `download` goes to.
+    """Load a dataset by name, or with your own loader, from the files in `path`. A `download` goes there too.
 
-    `size` is the side images are resized to; small official sets have one of their own. Recordings of event cameras
-    become `timesteps` slices; `options` change how, as in `eventset.Slicing`. A loader is given what it takes of these.
+    Images are resized to a side of `size` pixels; small official datasets have a fixed size. Event-camera recordings
+    are cut into `timesteps` slices; `options` change how (see `eventset.Slicing`). A loader gets only the arguments
+    that it takes.
     """
     loader, name = _loader(name)
     takes = inspect.signature(loader).parameters
@@ -42,26 +43,27 @@ def load(
     anything = any(p.kind is p.VAR_KEYWORD for p in takes.values())
     if not anything and (unknown := options.keys() - takes.keys()):
         others = ", ".join(list(takes)[1:])
-        raise ValueError(f"data set '{name}' has no option {min(unknown)}; it takes {others or 'none'}")
+        raise ValueError(f"dataset '{name}' has no option {min(unknown)}; it takes {others or 'none'}")
     found = loader(Path(path or FOLDER), **accepted, **options)
     if not isinstance(found, Dataset):
         raise ValueError(
-            f"the loader of data set '{name}' returned a {type(found).__name__}, not a Dataset; make one by Dataset.of"
+            f"the loader of dataset '{name}' returned a {type(found).__name__}, not a Dataset; make one with Dataset.of"
         )
     _check_size(found.info, name, size)
     if 0 < found.info.timesteps < timesteps:
         raise ValueError(
-            f"data set '{name}' has recordings of {found.info.timesteps} steps, not {timesteps}; use as many timesteps"
+            f"dataset '{name}' has recordings of {found.info.timesteps} timesteps, not {timesteps}; "
+            f"use timesteps={found.info.timesteps}"
         )
     return found
 
 
 def expected(name: str | Loader, *, size: int = 0, timesteps: int = 0) -> DataInfo:
-    """What `load` would find, as far as it is known without the files: not the normalisation, nor the content."""
+    """Return what is known of a dataset without its files: all but the normalisation and the content."""
     loader, name = _loader(name)
     if loader not in EXPECTED:
         raise ValueError(
-            f"what data set '{name}' looks like is not known without its files; give them with --data, "
+            f"the shape of dataset '{name}' is unknown without its files; give them with --data, "
             "or decorate its loader with @expecting"
         )
     info, takes = replace(EXPECTED[loader], name=name), inspect.signature(loader).parameters
@@ -81,4 +83,4 @@ def _loader(name: str | Loader) -> tuple[Loader, str]:
 
 def _check_size(info: DataInfo, name: str, size: int) -> None:
     if size not in (0, info.size):
-        raise ValueError(f"data set '{name}' has images of {info.size} x {info.size}, not {size}; leave size out")
+        raise ValueError(f"dataset '{name}' has images of {info.size} x {info.size}, not {size}; leave out the size")

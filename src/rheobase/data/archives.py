@@ -1,4 +1,4 @@
-"""Images inside tar archives, found by their place: nothing is unpacked."""
+"""Read images inside tar archives by offset, without unpacking."""
 
 import os
 import tarfile
@@ -26,15 +26,17 @@ Place = Path | Member
 
 
 def name_of(place: Place) -> str:
+    """Return the name of a file."""
     return place.name if isinstance(place, Member) else str(place)
 
 
 def size_of(place: Place) -> int:
+    """Return the size of a file in bytes."""
     return place.size if isinstance(place, Member) else os.stat(place).st_size
 
 
 def read(place: Place, start: int = 0, length: int = -1) -> bytes:
-    """Up to `length` bytes from byte `start` on, or all of them."""
+    """Read up to `length` bytes from byte `start` on, or all of them."""
     with open_plain(place.archive if isinstance(place, Member) else place) as file:
         first, size = (place.offset, place.size) if isinstance(place, Member) else (0, os.fstat(file.fileno()).st_size)
         file.seek(first + start)
@@ -43,7 +45,7 @@ def read(place: Place, start: int = 0, length: int = -1) -> bytes:
 
 
 def members(archive: Path, inside: Member | None = None) -> Iterator[Member]:
-    """The files in a tar archive, or in the one that lies `inside` it, in their order."""
+    """Yield the files of a tar archive, or of an archive `inside` it, in their order."""
     with open_plain(archive) as file:
         source: BinaryIO = file if inside is None else _Part(file, inside)  # type: ignore[assignment]
         begin = 0 if inside is None else inside.offset
@@ -52,21 +54,32 @@ def members(archive: Path, inside: Member | None = None) -> Iterator[Member]:
             with tarfile.open(fileobj=source, mode="r:") as tar:
                 at = -1
                 while (entry := tar.next()) is not None:
-                    if tar.offset <= at:  # a size below 0, at which it would go round for ever
-                        raise tarfile.ReadError("it leads back into itself")
+                    if tar.offset <= at:  # a negative size, which would loop for ever
+                        raise tarfile.ReadError("it points back into itself")
                     at = tar.offset
+                    if not _is_text(entry.name):
+                        raise tarfile.ReadError(f"{entry.name[:60]!r} is no name in UTF-8")
                     if entry.isreg() and begin + entry.offset_data + max(0, entry.size) > stop:
                         raise tarfile.ReadError(f"{entry.name[:60]!r} is cut short")
-                    tar.members = []  # type: ignore[attr-defined]  # it would keep a million of them
+                    tar.members = []  # type: ignore[attr-defined]  # otherwise it keeps a million entries
                     if entry.isreg() and not entry.issparse():
                         yield Member(archive, entry.name, begin + entry.offset_data, entry.size)
         except (tarfile.TarError, ValueError, OverflowError, RecursionError, AttributeError) as error:
-            what = f"not a whole tar archive ({first_line(error)})"
+            what = f"not a complete tar archive ({first_line(error)})"
             raise ValueError(f"{inside or archive}: {what}; get it again") from None
 
 
+def _is_text(name: str) -> bool:
+    """Bytes that are no UTF-8 are kept in a name as halves of characters, which nobody can write."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 class _Part(RawIOBase):
-    """The bytes of a member as a file of its own."""
+    """The bytes of a member as a separate file."""
 
     def __init__(self, file: BinaryIO, member: Member) -> None:
         self.file, self.member, self.at = file, member, 0
@@ -87,7 +100,7 @@ class _Part(RawIOBase):
 
 
 class Writer:
-    """A tar archive of plain files, the same bytes whenever it is written."""
+    """Writes a tar archive of plain files. The same files always give the same bytes."""
 
     def __init__(self, path: Path) -> None:
         self.tar = tarfile.open(path, "w", format=tarfile.PAX_FORMAT)  # noqa: SIM115 (closed by `close`)
@@ -102,4 +115,5 @@ class Writer:
         return self.bytes - -(-len(content) // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
 
     def close(self) -> None:
+        """Finish the archive."""
         self.tar.close()

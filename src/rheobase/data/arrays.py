@@ -1,7 +1,7 @@
-"""NumPy's `.npy` and `.npz` files of numbers, without trust in what they say of their sizes.
+"""Read `.npy` and `.npz` files of numbers without trusting their headers.
 
-`np.load` allocates what a header asks for, and damage makes it fail in many ways. Here sizes are checked first, and
-everything that is wrong is a ValueError.
+`np.load` allocates whatever a header asks for, and fails in many ways on damaged files. These readers check sizes first
+and raise only ValueError.
 """
 
 import io
@@ -20,25 +20,25 @@ from rheobase.files import first_line, read_plain
 
 NUMBERS = "biuf"
 VERSIONS = ((1, 0), (2, 0), (3, 0))
-WORK = 40  # bytes of memory that the value of an array needs later on: copies of 64 bits, and masks
+WORK = 40  # bytes of memory per value that later steps need for 64-bit copies and masks
 
 Array = NDArray[Any]
 
 
 def read_npy(path: Path) -> Array:
-    """The array in a `.npy` file."""
+    """Read the array in a `.npy` file."""
     try:
         content = read_plain(path)
         file = io.BytesIO(content)
         shape, fortran, dtype = _header(file)
         limits.check(prod(shape) * (dtype.itemsize + WORK), len(content), f"its array {list(shape)}")
         return _values(file.read(), shape, fortran, dtype)
-    except Exception as error:  # the parser of headers fails in many ways
+    except Exception as error:  # the header parser fails in many ways
         raise ValueError(f"{path}: not a NumPy array: {first_line(error)}") from None
 
 
 def from_npz(content: bytes, source: str, names: Iterable[str]) -> dict[str, Array]:
-    """The arrays of these names; ones that are not there are left out."""
+    """Read the arrays with these names, as far as they exist."""
     found, needed = {}, 0
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
@@ -51,11 +51,11 @@ def from_npz(content: bytes, source: str, names: Iterable[str]) -> dict[str, Arr
                     needed += prod(shape) * (dtype.itemsize + WORK)
                     limits.check(needed, len(content), f"{name} {list(shape)}")
                     size = prod(shape) * dtype.itemsize
-                    # one byte more, which must not be there: only the end of the file has its checksum verified
+                    # read one byte beyond the end, because the checksum is verified only there
                     found[name] = _values(file.read(size) + file.read(1), shape, fortran, dtype)
-    except Exception as error:  # so does zipfile
+    except Exception as error:  # zipfile fails in many ways too
         raise ValueError(
-            f"{source}: not a whole .npz file of arrays ({first_line(error)}); get the file again"
+            f"{source}: not a complete .npz file of arrays ({first_line(error)}); get the file again"
         ) from None
     return found
 
@@ -74,5 +74,5 @@ def _header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
 
 def _values(content: bytes, shape: tuple[int, ...], fortran: bool, dtype: np.dtype[Any]) -> Array:
     if len(content) != prod(shape) * dtype.itemsize:
-        raise ValueError(f"{len(content)} bytes do not make {dtype}{list(shape)}")
+        raise ValueError(f"{len(content)} bytes do not fit {dtype}{list(shape)}")
     return np.frombuffer(content, dtype).reshape(shape, order="F" if fortran else "C")

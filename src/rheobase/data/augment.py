@@ -1,17 +1,17 @@
 """Augmentation of whole batches on their device.
 
 Every function takes images [N, C, H, W] (or sequences [T, N, C, H, W]) and uniform random numbers u [N, columns] in
-[0, 1): what happens to an image depends on its own row alone, whatever the batch, device or process it is in.
+[0, 1). The result for an image depends only on its own row of u, not on the batch, device or process.
 """
 
 import torch
 from torch import Tensor
 
-COLUMNS = 10  # crop 2, flip 1, cutout 2, policy 3, area and aspect of a random part 2; time of a sequence: that of area
+COLUMNS = 10  # crop 2, flip 1, cutout 2, policy 3, area and aspect of a random part 2; time jitter shares that of area
 
 
 def crop_flip(images: Tensor, u: Tensor, *, padding: int, flip: bool) -> Tensor:
-    """Shift by up to `padding` pixels in both directions, zeros coming in, and mirror every other image."""
+    """Shift by up to `padding` pixels in both directions, filling with zeros, and mirror half of the images."""
     height, width = images.shape[-2:]
     shift_y, shift_x = ((u[:, i] * (2 * padding + 1)).floor().long() - padding for i in (0, 1))
     y = torch.arange(height, device=u.device) + shift_y[:, None]
@@ -25,7 +25,7 @@ def crop_flip(images: Tensor, u: Tensor, *, padding: int, flip: bool) -> Tensor:
 
 
 def shift_in_time(sequences: Tensor, u: Tensor, *, steps: int) -> Tensor:
-    """Begin up to `steps` steps earlier or later, zeros coming in; sequences are [T, N, C, H, W]."""
+    """Shift sequences [T, N, C, H, W] by up to `steps` timesteps either way, filling with zeros."""
     shift = (u[:, 0] * (2 * steps + 1)).floor().long() - steps
     t = torch.arange(len(sequences), device=u.device)[:, None] + shift
     inside = (t >= 0) & (t < len(sequences))

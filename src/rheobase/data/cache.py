@@ -1,7 +1,7 @@
-"""Prepared slices of recordings: made once on all cores, kept in a file with a checksum, memory-mapped afterwards.
+"""Cache of sliced recordings: computed once on all cores, stored with a checksum, then memory-mapped.
 
-The name of a cache is a digest of everything it depends on, so an entry is never changed. It appears by renaming a
-finished folder: several processes may make the same one, and the first to finish wins.
+The name of an entry is a digest of everything that it depends on, so an entry never changes. A finished folder is
+renamed into place: several processes may make the same entry, and the first to finish wins.
 """
 
 import hashlib
@@ -24,26 +24,28 @@ from rich.console import Console
 from rich.progress import track
 from torch import Tensor
 
-VERSION = 3  # of how slices are made
-ABANDONED = 24 * 3600  # seconds after which an unfinished entry is nobody's
+from rheobase.files import parse_json
+
+VERSION = 3  # of the slicing
+ABANDONED = 24 * 3600  # seconds after which an unfinished entry counts as abandoned
 
 
 @dataclass(frozen=True)
 class Recordings:
-    """Frames [n, T, C, H, W] of n recordings, and what is known of these."""
+    """Frames [n, T, C, H, W] of n recordings, and facts about the recordings."""
 
     frames: Tensor
     events: list[int]
     seconds: list[float]
     """From the first to the last event of every recording."""
     skipped: dict[str, int] = field(default_factory=dict)
-    """Damage in the files: kind of problem to number of times."""
+    """Damage in the files: how often each kind of problem occurred."""
     uncounted: int = 0
-    """Events beyond the 255 that a cell can count."""
+    """Events above the 255 that a cell can count."""
 
 
 def folder() -> Path:
-    """Where prepared slices are kept: $RHEOBASE_CACHE, or else the user's cache folder."""
+    """Return the cache folder: $RHEOBASE_CACHE, or rheobase in the user's cache folder."""
     if own := os.environ.get("RHEOBASE_CACHE"):
         return Path(own)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rheobase"
@@ -56,7 +58,7 @@ def prepared(
     files: Iterable[Path],
     jobs: Sequence[Callable[[], Recordings]],
 ) -> Recordings:
-    """The frames that the jobs make one after the other, in all of `shape` [N, T, C, H, W]."""
+    """Return the frames that the jobs make, joined to `shape` [N, T, C, H, W], from the cache if they are there."""
     stamps = [(str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
     identity = json.dumps([VERSION, name, shape, parameters, stamps], sort_keys=True)
     entry = folder() / f"{name}-{hashlib.sha256(identity.encode()).hexdigest()[:20]}"
@@ -67,10 +69,10 @@ def prepared(
             found = _open(entry, shape)
     except OSError as error:
         raise OSError(
-            f"cannot keep prepared slices in {folder()}: {error.strerror}; name another folder in RHEOBASE_CACHE"
+            f"cannot store slices in {folder()}: {error.strerror}; set RHEOBASE_CACHE to another folder"
         ) from error
     if found is None:
-        raise OSError(f"{entry} is damaged and cannot be replaced; remove it, or name another folder in RHEOBASE_CACHE")
+        raise OSError(f"{entry} is damaged and cannot be replaced; remove it, or set RHEOBASE_CACHE to another folder")
     return found
 
 
@@ -78,7 +80,7 @@ def _open(entry: Path, shape: tuple[int, ...]) -> Recordings | None:
     if not entry.is_dir():
         return None
     try:
-        about = json.loads((entry / "about.json").read_text())
+        about = parse_json((entry / "about.json").read_bytes())
         stated = about.pop("sha256")
         with open(entry / "frames.bin", "rb") as file:
             digest = hashlib.file_digest(file, "sha256")
@@ -86,18 +88,18 @@ def _open(entry: Path, shape: tuple[int, ...]) -> Recordings | None:
             return Recordings(frames=_mapped(entry / "frames.bin", shape), **about)
     except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
         pass
-    shutil.rmtree(entry, ignore_errors=True)  # what a damaged disk left behind is made again
+    shutil.rmtree(entry, ignore_errors=True)  # damaged, so it is made again
     return None
 
 
 def _mapped(path: Path, shape: tuple[int, ...]) -> Tensor:
-    """Private pages: nobody can write to the file through them."""
+    """Map the file to private pages, so that nothing can write to it."""
     return torch.from_file(str(path), shared=False, size=prod(shape), dtype=torch.uint8).view(shape)
 
 
 def _make(entry: Path, name: str, shape: tuple[int, ...], jobs: Sequence[Callable[[], Recordings]]) -> None:
     entry.parent.mkdir(parents=True, exist_ok=True)
-    for left_over in entry.parent.glob(f".{entry.name}-*"):  # by processes that were killed
+    for left_over in entry.parent.glob(f".{entry.name}-*"):  # from killed processes
         with suppress(FileNotFoundError):  # it may be finished by now
             if time.time() - left_over.stat().st_mtime > ABANDONED:
                 shutil.rmtree(left_over, ignore_errors=True)
@@ -131,13 +133,13 @@ def _make(entry: Path, name: str, shape: tuple[int, ...], jobs: Sequence[Callabl
         try:
             unfinished.rename(entry)
         except OSError:
-            if not entry.is_dir():  # else another process was faster
+            if not entry.is_dir():  # otherwise another process was faster
                 raise
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def _with_facts(digest: "hashlib._Hash", about: dict[str, Any]) -> str:
-    """The checksum of frames and of what is said about them."""
+    """Return the checksum of the frames and of the facts about them."""
     digest.update(json.dumps(about, sort_keys=True).encode())
     return digest.hexdigest()

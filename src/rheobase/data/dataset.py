@@ -1,4 +1,4 @@
-"""What a data set is: labelled images or event sequences, split into training and test, and one record about them."""
+"""A dataset: labelled images or event sequences, split into training and test, and one record about them."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -11,7 +11,7 @@ from torch import Tensor
 from rheobase.data.fingerprint import fingerprint as fingerprint_of
 from rheobase.data.info import DataInfo
 
-PREFETCH = 2  # batches of files that are decoded while one is used
+PREFETCH = 2  # batches of files to decode ahead
 INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 Item = TypeVar("Item")
@@ -22,25 +22,25 @@ class Source(Protocol):
 
     @property
     def labels(self) -> Tensor:
-        """The class of every image, as a number."""
+        """The class number of every image."""
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one image or sequence."""
+        """The shape of one image or sequence."""
 
     def __len__(self) -> int: ...
 
     def read(self, index: Tensor, u: Tensor | None = None) -> Tensor:
-        """The images of that index; the uniform numbers of `augment` are there for those who cut out random parts."""
+        """Return the images at `index`. Sources that crop at random use the uniform numbers `u` (see `augment`)."""
 
     def begin(self, index: Tensor, u: Tensor | None = None, *, pinned: bool = False) -> Callable[[], Tensor]:
-        """Start reading; call the result to wait for the images. `pinned` asks for page-locked memory."""
+        """Start reading. Call the result to wait for the images. `pinned` asks for page-locked memory."""
 
     def to(self, device: torch.device) -> "Source":
-        """On that device, if they can be kept there."""
+        """Move the images to a device, if they can be kept there."""
 
     def fingerprint(self) -> str:
-        """Of labels and content; empty if it is not known."""
+        """Return a hash of labels and content; empty if unknown."""
 
 
 @dataclass(frozen=True)
@@ -55,43 +55,43 @@ class Split:
         if not isinstance(x, Tensor) or x.dtype != torch.uint8 or x.ndim not in (4, 5) or x.shape[-1] != x.shape[-2]:
             raise ValueError(
                 f"expected square uint8 images [N, C, H, W] or sequences [N, T, C, H, W], got {_kind(x)}; "
-                "resize or convert them first (torch.from_numpy makes a tensor of an array)"
+                "resize or convert them first (torch.from_numpy turns an array into a tensor)"
             )
         if not isinstance(y, Tensor) or y.dtype not in INTEGERS or y.shape != x.shape[:1]:
-            raise ValueError(f"expected whole numbers [{len(x)}] as labels, one for every image, got {_kind(y)}")
+            raise ValueError(f"expected whole numbers [{len(x)}] as labels, one per image, got {_kind(y)}")
         if y.dtype != torch.int64:
             object.__setattr__(self, "labels", y.long())
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one image or sequence."""
+        """The shape of one image or sequence."""
         return tuple(self.images.shape[1:])
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def read(self, index: Tensor, u: Tensor | None = None) -> Tensor:
-        """The images of that index."""
+        """Return the images at `index`."""
         return self.images[index]
 
     def begin(self, index: Tensor, u: Tensor | None = None, *, pinned: bool = False) -> Callable[[], Tensor]:
-        """They are there already: the result only picks them."""
+        """Return a function that picks the images, which are in memory already."""
         return lambda: self.images[index]
 
     def to(self, device: torch.device) -> "Split":
-        """On that device, unless they would take more than half of its free memory."""
+        """Move the images to a device, unless they would take more than half of its free memory."""
         if device.type == "cuda" and self.images.nbytes > torch.cuda.mem_get_info(device)[0] / 2:
             return self
         return Split(self.images.to(device), self.labels.to(device))
 
     def fingerprint(self) -> str:
-        """A hash of all pixels and labels."""
+        """Return a hash of all pixels and labels."""
         return fingerprint_of(self.images, self.labels)
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """Images for training and for testing, and the record of them; `Dataset.of` makes one."""
+    """Images for training and testing, and the record about them. Make one with `Dataset.of`."""
 
     info: DataInfo
     train: Source
@@ -110,20 +110,20 @@ class Dataset:
         held_out: int = 0,
         fingerprint: str | None = None,
     ) -> "Dataset":
-        """A data set with its record; what is not given follows from the images.
+        """Make a dataset and its record. Values that are not given are computed from the images.
 
-        Without `mean` and `std`, images in memory are normalised by those of the training images, per channel, and
-        the counts of recordings enter a network as they are.
+        Without `mean` and `std`, images in memory are normalised per channel by the moments of the training images,
+        and event counts of recordings are not normalised.
         """
         if train.shape != test.shape:
             raise ValueError(
-                f"data set '{name}': training images have the shape {list(train.shape)}, test images "
+                f"dataset '{name}': training images have the shape {list(train.shape)}, test images "
                 f"{list(test.shape)}; make them equal"
             )
         for part, source in (("training", train), ("test", test)):
-            _check_labels(source.labels, len(classes), f"data set '{name}', {part} images")
+            _check_labels(source.labels, len(classes), f"dataset '{name}', {part} images")
         if (mean is None) != (std is None):
-            raise ValueError(f"data set '{name}': give both mean and std, or neither")
+            raise ValueError(f"dataset '{name}': give both mean and std, or neither")
         if mean is None or std is None:
             mean, std = _moments(name, train)
         try:
@@ -142,14 +142,14 @@ class Dataset:
                 fingerprint=_joined(train, test) if fingerprint is None else fingerprint,
             )
         except ValueError as error:
-            raise ValueError(f"data set '{name}': {error}") from None
+            raise ValueError(f"dataset '{name}': {error}") from None
         return Dataset(info, train, test)
 
 
 def channel_moments(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation of every channel of uint8 images [N, C, H, W]; 1 for one that never changes."""
+    """Return mean and standard deviation per channel of uint8 images [N, C, H, W]. A constant channel gets 1."""
     values = images.movedim(1, 0).flatten(1)
-    counts = [row.bincount(minlength=256).double() for row in values]  # exact, and small for any number of images
+    counts = [row.bincount(minlength=256).double() for row in values]  # exact, and small whatever the number of images
     levels = counts[0].new_tensor(range(256))
     means = [float((c * levels).sum() / c.sum()) for c in counts]
     variances = [float((c * (levels - m) ** 2).sum() / c.sum()) for c, m in zip(counts, means, strict=True)]
@@ -157,9 +157,9 @@ def channel_moments(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...
 
 
 def prefetch(items: Iterable[Item], number: int = PREFETCH) -> Iterator[Item]:
-    """Yield the same items, fetching each `number` items ahead.
+    """Yield the same items, but fetch them `number` items ahead.
 
-    Only the decoding of files happens elsewhere meanwhile: work on a GPU in other threads would spoil a capture.
+    Only files are decoded in the background: GPU work in other threads would break the capture of a CUDA graph.
     """
     waiting: deque[Item] = deque()
     for item in items:
@@ -174,7 +174,7 @@ def _moments(name: str, train: Source) -> tuple[Sequence[float], Sequence[float]
     if len(train.shape) == 4:
         return (0.0,) * channels, (1.0,) * channels
     if not isinstance(train, Split):
-        raise ValueError(f"data set '{name}': its images are not in memory; give their mean and std")
+        raise ValueError(f"dataset '{name}': its images are not in memory; give their mean and std")
     return channel_moments(train.images)
 
 

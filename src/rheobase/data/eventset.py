@@ -1,4 +1,4 @@
-"""What data sets of event recordings share: how they are sliced, and what is reported of them."""
+"""Shared by all datasets of event recordings: how they are sliced, and what is reported about them."""
 
 import json
 import warnings
@@ -28,11 +28,11 @@ Option = int | bool | str
 class Slicing:
     """How a recording becomes frames; see `events.slices`.
 
-    Frames are square: a sensor that is not lies in the middle of them, as large as fits, and keeps its proportions.
+    Frames are square. A sensor that is not square is centred in them, as large as fits, and keeps its proportions.
     """
 
     window: int
-    """Microseconds of a slice, or events where `slice_by` is `count`; 0: all of a recording in equal slices."""
+    """Microseconds per slice, or events if `slice_by` is `count`. 0: cut the whole recording into equal slices."""
     timesteps: int
     size: int
     offset: int = 0
@@ -40,22 +40,22 @@ class Slicing:
     binary: bool = False
     slice_by: SliceBy = "time"
     sensor: str = "none"
-    """Of recordings that do not state theirs, like 346x260."""
+    """Sensor size, such as 346x260, for recordings that do not state it."""
 
     def __post_init__(self) -> None:
         numbers = {"window": 0, "timesteps": 1, "size": 1, "offset": 0}
         for name, least in numbers.items():
             value = getattr(self, name)
             if type(value) is not int or value < least:
-                raise ValueError(f"slices: expected {name} as a whole number of at least {least}, got {value!r}")
+                raise ValueError(f"slices: expected {name} to be a whole number of at least {least}, got {value!r}")
         if self.slice_by not in get_args(SliceBy):
             raise ValueError(
-                f"slices: expected slice_by as one of {', '.join(get_args(SliceBy))}, got '{self.slice_by}'"
+                f"slices: expected slice_by to be one of {', '.join(get_args(SliceBy))}, got '{self.slice_by}'"
             )
         sensor_of(self.sensor)
 
     def changed(self, **options: Option) -> "Slicing":
-        """With these options, where they are not zero. A window of time is no window of events."""
+        """Return a copy with these options, ignoring zeros. A new `slice_by` resets the window, as its unit changes."""
         if unknown := options.keys() - asdict(self).keys():
             raise ValueError(f"no option {min(unknown)} for slices; choose from {', '.join(asdict(self))}")
         own: dict[str, Any] = asdict(self)
@@ -66,23 +66,24 @@ class Slicing:
     def __str__(self) -> str:
         if not self.window:
             return f"{self.timesteps} slices of equal {'duration' if self.slice_by == 'time' else 'numbers of events'}"
-        return f"{self.window} events per step" if self.slice_by == "count" else f"{self.window / 1000:g} ms per step"
+        return f"{self.window} events per slice" if self.slice_by == "count" else f"{self.window / 1000:g} ms per slice"
 
 
 @dataclass(frozen=True)
 class EventDataset(Dataset):
-    """Frames of recordings. Counts enter a network as they are: mean 0, standard deviation 1."""
+    """Frames of recordings. Counts are not normalised: mean 0, standard deviation 1."""
 
     slicing: Slicing
     train_rates: list[float]
-    """Events per second of every recording."""
+    """Events per second of every training recording."""
     test_rates: list[float]
+    """The same for every test recording."""
     skipped: dict[str, int]
-    """Damage in the files: kind of problem to number of times."""
+    """Damage in the files: how often each kind of problem occurred."""
     uncounted: int
-    """Events beyond the 255 that a cell can count."""
+    """Events above the 255 that a cell can count."""
     events: int
-    """All of them."""
+    """The number of all events."""
 
 
 def build(
@@ -97,20 +98,22 @@ def build(
     simulation: Mapping[str, float | str] | None = None,
     held_out: int = 0,
 ) -> EventDataset:
-    """The data set of the recordings that the jobs make in the order of `labels`.
+    """Build a dataset of the recordings that the jobs return, in the order of `labels`.
 
-    They come from these files, or from a simulation with these parameters.
+    The recordings come from `files`, or from a `simulation` with these parameters.
     """
     if not any(is_test) or all(is_test):
-        raise ValueError(f"{name}: all {len(labels)} recordings are on one side of the split; is the set complete?")
+        raise ValueError(
+            f"dataset '{name}': all {len(labels)} recordings are on one side of the split; get the complete dataset"
+        )
     shape = (len(labels), slicing.timesteps, 2, slicing.size, slicing.size)
     found = cache.prepared(name, shape, {**asdict(slicing), **(simulation or {})}, files, jobs)
     if found.skipped:
-        warnings.warn(f"{name}: there is damage in its files ({_problems(found)}); the rest is used", stacklevel=2)
+        warnings.warn(f"{name}: some files are damaged ({_problems(found)}); the rest is used", stacklevel=2)
     rates = [n / s if s else 0.0 for n, s in zip(found.events, found.seconds, strict=True)]
     test = torch.tensor(is_test)
     numbers = torch.tensor(labels)
-    fingerprint = of_files(files, labels, is_test, json.dumps(simulation, sort_keys=True))  # however it is sliced
+    fingerprint = of_files(files, labels, is_test, json.dumps(simulation, sort_keys=True))  # independent of the slicing
     base = Dataset.of(
         name,
         _split(found, numbers, ~test),
@@ -138,7 +141,7 @@ def _problems(found: cache.Recordings) -> str:
 
 
 def _split(found: cache.Recordings, labels: torch.Tensor, chosen: torch.Tensor) -> Split:
-    """Of recordings in a row a view of the mapped file; of scattered ones a copy in memory."""
+    """Return consecutive recordings as a view of the mapped file, and scattered ones as a copy in memory."""
     index = chosen.nonzero().flatten()
     if len(index) and int(index[-1] - index[0]) + 1 == len(index):
         return Split(found.frames[index[0] : index[-1] + 1], labels[index])
@@ -148,7 +151,7 @@ def _split(found: cache.Recordings, labels: torch.Tensor, chosen: torch.Tensor) 
 def sliced(
     recordings: Sequence[Events], slicing: Slicing, starts: Sequence[int | None] | None = None
 ) -> cache.Recordings:
-    """Frames of recordings, from the given times on."""
+    """Cut recordings into frames, starting at the given times."""
     frames = np.empty((len(recordings), slicing.timesteps, 2, slicing.size, slicing.size), np.uint8)
     uncounted, skipped = 0, Counter[str]()
     for own, events, start in zip(frames, recordings, starts or [None] * len(recordings), strict=True):
@@ -170,43 +173,46 @@ def sliced(
 
 
 def from_file(path: Path, slicing: Slicing) -> cache.Recordings:
-    """The one recording in a file, without what is damaged in it."""
+    """Read the recording in a file, skip damaged parts, and cut it into frames."""
     return sliced([read(path, size=sensor_of(slicing.sensor), on_error="skip")], slicing)
 
 
 def jobs_of_files(paths: Iterable[Path], slicing: Slicing) -> list[Callable[[], cache.Recordings]]:
+    """Return the jobs of `build` for these files."""
     return [partial(from_file, path, slicing) for path in paths]
 
 
 def own_recording(path: Path, slicing: Slicing) -> cache.Recordings:
-    """The same of a recording that nobody has checked before: events outside its sensor are no damage but a mistake."""
+    """Do the same for a user's recording, but refuse events outside the sensor: its size was given wrong."""
     events = read(path, size=sensor_of(slicing.sensor), on_error="skip")
     if outside := events.skipped.get("outside", 0):
         raise ValueError(
             f"{path}: {outside} of {outside + len(events)} events are outside the sensor of {events.width} x "
-            f"{events.height}; give its true size"
+            f"{events.height}; give the true size of the sensor"
         )
     if not len(events):
-        raise ValueError(f"{path}: no events; remove it, or get it again")
+        raise ValueError(f"{path}: no events; remove the file, or get it again")
     if slicing.size > max(events.width, events.height):
         raise ValueError(
             f"{path}: a sensor of {events.width} x {events.height} is smaller than the frames of {slicing.size} x "
-            f"{slicing.size}; make these smaller (train: --set image_size={max(events.width, events.height)})"
+            f"{slicing.size}; use smaller frames (train: --set image_size={max(events.width, events.height)})"
         )
     return sliced([events], slicing)
 
 
 def seen(path: Path, info: DataInfo) -> Tensor:
-    """The recording in a file as a network sees it that was trained on such data: [T, C, H, W]."""
+    """Read a recording as a network sees it that was trained on the data of `info`: [T, C, H, W]."""
     if not info.slicing:
         raise ValueError(
-            f"{path}: the network does not say how recordings become its frames; give an array [T, C, H, W] (.npy)"
+            f"{path}: the network has no record of how recordings are sliced; give an array [T, C, H, W] (.npy)"
         )
     try:
         slicing = Slicing(**info.slicing)  # type: ignore[arg-type]
     except TypeError:
-        raise ValueError(f"{path}: the network's record of slices is not one of this version of rheobase") from None
+        raise ValueError(
+            f"{path}: the network's slicing record does not fit this version of rheobase; give an array (.npy)"
+        ) from None
     found = own_recording(path, slicing)
     if found.skipped:
-        warnings.warn(f"{path}: there is damage in it ({_problems(found)}); the rest is used", stacklevel=2)
+        warnings.warn(f"{path}: the file is damaged ({_problems(found)}); the rest is used", stacklevel=2)
     return found.frames[0].float()

@@ -1,4 +1,4 @@
-"""What a data set looks like without its files: for predictions before anything is loaded."""
+"""What a dataset will look like, for predictions before its files are loaded."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -20,9 +20,10 @@ def expecting(
     simulated: bool = False,
     images: int = 0,
 ) -> Callable[[AnyLoader], AnyLoader]:
-    """Decorate a loader with what its data will be; `classes` may be their number, size and timesteps are defaults.
+    """Decorate a loader with what its data will look like.
 
-    `images` are those for training, where their number is always the same.
+    `classes` are names, or a number. `size` and `timesteps` are defaults. `images` is the number of training images, if
+    it is always the same.
     """
 
     def note(loader: AnyLoader) -> AnyLoader:

@@ -1,6 +1,6 @@
-"""Batches for training and testing: on the device, augmented there, the same whatever the number of processes.
+"""Batches for training and testing, augmented on the device. They do not depend on the number of processes.
 
-Order and augmentation of an epoch follow from seed and epoch alone, so a run can continue anywhere, exactly.
+The order and augmentation of an epoch depend only on seed and epoch, so a run can resume exactly at any step.
 """
 
 import math
@@ -17,21 +17,21 @@ from rheobase.data.policy import trivial_augment
 from rheobase.recipes import Recipe
 
 TEST_BATCH = 256
-PIECE = 2**24  # values that are augmented at once: a few large operations instead of many small ones
+PIECE = 2**24  # values to augment at once: a few large operations instead of many small ones
 
 Range = tuple[int, int]
 Images = Callable[[], Tensor]
 
 
 def generator(*key: int) -> torch.Generator:
-    """A random generator on the CPU for that key; similar keys give unrelated numbers."""
+    """Return a random generator on the CPU for this key. Similar keys give unrelated numbers."""
     return torch.Generator().manual_seed(int(np.random.SeedSequence(key).generate_state(1)[0]))
 
 
 def preprocessed(
     dataset: Dataset, recipe: Recipe, source: Source, index: Tensor, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
-    """Images of a source as the network sees them in use, not augmented, and their labels; on the CPU."""
+    """Return images of a source as the network sees them in evaluation, and their labels, on the CPU."""
     few = replace(dataset, test=Split(source.read(index), source.labels[index]))
     batches = list(Feed(few, recipe, torch.device("cpu"), dtype).testing())
     images = torch.cat([x for x, _ in batches], dim=batches[0][0].ndim - 4)
@@ -39,23 +39,23 @@ def preprocessed(
 
 
 def first_images(dataset: Dataset, recipe: Recipe, count: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """The first test images as the network sees them, and their labels."""
+    """Return the first test images as the network sees them, and their labels."""
     return preprocessed(dataset, recipe, dataset.test, torch.arange(min(count, len(dataset.test))), dtype)
 
 
 class Feed:
-    """Batches of process `rank` of `world`: every process takes its share of the same global batch."""
+    """The batches of process `rank` of `world`. Every process takes its share of the same global batch."""
 
     def __init__(
         self, dataset: Dataset, recipe: Recipe, device: torch.device, dtype: torch.dtype, rank: int = 0, world: int = 1
     ) -> None:
         if len(dataset.train) < world or recipe.batch_size < world:
             raise ValueError(
-                f"{world} processes need at least as many images in a batch: the data set has {len(dataset.train)}, "
-                f"a batch {recipe.batch_size}"
+                f"{world} processes need at least as many images in a batch: the dataset has {len(dataset.train)}, "
+                f"a batch {recipe.batch_size}; use fewer processes or a larger batch_size"
             )
         if recipe.policy != "none" and (len(dataset.train.shape) != 3 or dataset.info.channels not in (1, 3)):
-            raise ValueError(f"policy '{recipe.policy}' needs images of one or three channels; use policy=none")
+            raise ValueError(f"policy '{recipe.policy}' needs images with one or three channels; use policy=none")
         if recipe.cutout > dataset.info.size:
             raise ValueError(
                 f"cutout: expected at most the side of the images, {dataset.info.size}, got {recipe.cutout}"
@@ -69,30 +69,30 @@ class Feed:
         )
         self.normalises = any(info.mean) or {*info.std} != {1.0}
         self.full, self.rest = divmod(len(dataset.train), recipe.batch_size)
-        # A last, smaller batch is used where every process gets at least two images of it: statistics need them.
+        # A smaller last batch is used only if every process gets at least two images, which statistics need.
         self.steps = self.full + (self.rest >= 2 * world or self.full == 0)
         values = math.prod(dataset.train.shape) * recipe.batch_size // world
         at_hand = isinstance(self.train, Split)
-        self.piece = max(1, PIECE // values) if at_hand else 1  # in steps
+        self.piece = max(1, PIECE // values) if at_hand else 1  # number of steps
         self.prefetch = 0 if at_hand else PREFETCH
         self.pinned = device.type == "cuda"
 
     def keep_steps(self, steps: int, owner: object) -> None:
-        """Take as many per epoch as `owner`, a run of perhaps another number of processes, took so far."""
+        """Use as many steps per epoch as the run `owner` did, perhaps with another number of processes."""
         if steps == self.full + 1 and steps != self.steps and 0 < self.rest < self.world:
             raise ValueError(
                 f"{owner} ends its epochs with a batch of {self.rest}, too few for {self.world} processes; "
-                f"resume it with at most {self.rest}"
+                f"resume it with at most {self.rest} processes"
             )
         if steps not in (self.steps, self.full, self.full + (self.rest > 0)):
             raise ValueError(
                 f"{owner} took {steps} steps per epoch, here it would take {self.steps}; "
-                "resume it with the data that it began with"
+                "resume it with the data that it started with"
             )
         self.steps = steps
 
     def training(self, epoch: int, first: int = 0) -> Iterator[tuple[Tensor, Tensor, float]]:
-        """Images, labels and their share of the batch of all processes, from step `first` of the epoch."""
+        """Yield images, labels and their share of the global batch, from step `first` of the epoch."""
         for step, batches, index, u, images in prefetch(self._pieces(epoch, first), self.prefetch):
             x = images().to(self.device, non_blocking=True)
             x = self._augmented(x, u.to(self.device), self.recipe.timesteps_at(epoch))
@@ -103,7 +103,7 @@ class Feed:
                 yield images_of_step, labels, len(labels) / (stop - start)
 
     def testing(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """This process's share of the test images, and their labels."""
+        """Yield this process's share of the test images, and their labels."""
         own = self._share(0, len(self.test))
         if own.start == own.stop:
             return
@@ -113,7 +113,7 @@ class Feed:
             yield self._normalised(x), self.test.labels[index].to(self.device)
 
     def _pieces(self, epoch: int, first: int) -> Iterator[tuple[int, list[Range], Tensor, Tensor, Images]]:
-        """From step `first` on: the first step of a piece, its batches, their order and random numbers, its images."""
+        """Yield pieces from step `first` on: first step, batches, order, random numbers and images of each piece."""
         n, size = len(self.train), self.recipe.batch_size
         where = self.train.labels.device
         random = generator(self.recipe.seed, epoch)
@@ -123,7 +123,7 @@ class Feed:
             turn = torch.randint(2, (n,), generator=generator(self.recipe.seed, 0, 1)) + epoch
             uniform[:, 2] = 0.5 * (turn[order] % 2)
         order, uniform = order.to(where), uniform.to(where)
-        # Pieces begin at the same steps however an epoch is entered, so that it continues bit for bit.
+        # Pieces begin at the same steps wherever an epoch is resumed, so that the results are the same bit for bit.
         for piece in range(first - first % self.piece, self.steps, self.piece):
             batches = [(step * size, min((step + 1) * size, n)) for step in range(piece, self.steps)[: self.piece]]
             index, u = (torch.cat([values[self._share(*batch)] for batch in batches]) for values in (order, uniform))

@@ -1,4 +1,4 @@
-"""A split of image files, decoded batch by batch."""
+"""A split of image files that are decoded batch by batch."""
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -17,10 +17,10 @@ SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".t
 
 @dataclass(frozen=True)
 class Files:
-    """A split whose images are decoded when a batch asks for them, to 3 channels of `size` x `size`.
+    """A split whose images are decoded on demand, to 3 channels of `size` x `size`.
 
-    Of a test image the centre counts, smaller than its shorter side by the factor `margin`. A file that cannot be
-    decoded is replaced by the next one of its class, always the same.
+    A test image is cropped to its centre, a square `margin` times smaller than the shorter side. A file that cannot be
+    decoded is always replaced by the next one of its class.
     """
 
     paths: Sequence[Place]
@@ -28,9 +28,9 @@ class Files:
     size: int
     margin: float = 256 / 224
     decode: Decoder = decode
-    """Makes the pixels [size, size, 3] of a request; processes find one of your own by name, in a plugin or module."""
+    """Returns the pixels [size, size, 3] of a request. Worker processes find your own by name in a plugin or module."""
     workers: Workers | None = None
-    """Who decodes; by default chosen by the number of files, when the first are needed."""
+    """Threads or processes that decode. By default the number of files decides, on first use."""
     damaged: set[Place] = field(default_factory=set, init=False)
     """Files that were replaced."""
 
@@ -39,17 +39,17 @@ class Files:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one image."""
+        """The shape of one image."""
         return 3, self.size, self.size
 
     def read(self, index: Tensor, u: Tensor | None = None) -> Tensor:
-        """Random parts of the images, or their centres."""
+        """Return random parts of the images, or their centres if there are no random numbers `u`."""
         return self.begin(index, u)()
 
     def begin(self, index: Tensor, u: Tensor | None = None, *, pinned: bool = False) -> Callable[[], Tensor]:
-        """Start decoding; call the result to wait for the images."""
+        """Start decoding. Call the result to wait for the images."""
         if self.decode is decode:
-            pillow()  # missing, it is an error here and not elsewhere
+            pillow()  # report here if it is missing
         images = torch.empty(len(index), self.size, self.size, 3, dtype=torch.uint8, pin_memory=pinned)
         wanted = index.tolist()
         parts = [None] * len(index) if u is None else u[:, [0, 1, 8, 9]].tolist()
@@ -70,20 +70,20 @@ class Files:
         return Request(str(place), self.size, self.margin, part)
 
     def _decoded_here(self, i: int, part: list[float] | None) -> bytearray:
-        """Image `i`, or the one that takes its place; workers cannot tell which, nor damage from a missing file."""
+        """Decode image `i` in this process, or its replacement. Workers do not report why a file failed."""
         problems: dict[Place, str] = {}
         for path in self._of_the_class_from(i):
             try:
                 pixels = pixels_of(self._request(path, part), self.decode)
             except Exception as error:  # damage makes decoders fail in many ways
                 if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno):
-                    raise  # the machine's fault, not the file's: another time it could be read
+                    raise  # the machine failed, not the file
                 problems[path] = str(error)
             else:
                 self._tell(problems)
                 return bytearray(pixels)
         path, problem = next(iter(problems.items()))
-        others = f", nor {len(problems) - 1} others of its class" if len(problems) > 1 else ""
+        others = f" or {len(problems) - 1} others of its class" if len(problems) > 1 else ""
         raise ValueError(f"cannot read the image {path}{others}: {problem}")
 
     def _of_the_class_from(self, i: int) -> Iterator[Place]:
@@ -97,15 +97,15 @@ class Files:
             if path not in self.damaged:
                 self.damaged.add(path)
                 warnings.warn(
-                    f"cannot read the image {path}: {problem}; the next one of its class takes its place "
+                    f"cannot read the image {path}: {problem}; the next image of its class replaces it "
                     f"(damaged files so far: {len(self.damaged)})",
                     stacklevel=2,
                 )
 
     def to(self, device: torch.device) -> "Files":
-        """Files stay where they are."""
+        """Return the files themselves, which stay on disk."""
         return self
 
     def fingerprint(self) -> str:
-        """A hash of names, labels, and samples of sizes and contents."""
+        """Return a hash of names, labels, and samples of sizes and contents."""
         return of_files(self.paths, self.labels)

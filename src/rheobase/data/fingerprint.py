@@ -1,4 +1,4 @@
-"""Fingerprints: short texts that differ where the labels or the content of two data sets do."""
+"""Fingerprints: short hashes that differ if the labels or the content of two datasets differ."""
 
 import hashlib
 import os
@@ -8,17 +8,17 @@ from torch import Tensor
 
 from rheobase.data.archives import Place, name_of, read, size_of
 
-# Of a set of many files the names of all count, but only the sizes and contents of some, taken evenly: looking at
-# more than a million files takes minutes on a network.
+# For many files, the hash covers all names, but the sizes and contents of only some, evenly spaced: reading more than a
+# million files takes minutes on a network drive.
 SIZES, CONTENTS = 10_000, 64
-END = 2**19  # bytes that are read at either end of a file
+END = 2**19  # bytes to read at either end of a file
 
 Part = str | bytes | Tensor | Sequence[int]
 
 
 def fingerprint(*parts: Part) -> str:
-    """Of these parts, in this order."""
-    digest = hashlib.sha256()  # the fastest of hashlib where the processor has instructions for it: 180 MB in 0.1 s
+    """Return a hash of these parts, in this order."""
+    digest = hashlib.sha256()  # the fastest in hashlib if the processor supports it: 180 MB in 0.1 s
     for part in parts:
         content, kind = _bytes(part)
         digest.update(f"{kind} {len(content)}\0".encode())
@@ -27,7 +27,7 @@ def fingerprint(*parts: Part) -> str:
 
 
 def of_files(paths: Sequence[Place], *more: Part) -> str:
-    """Of the names of files, of sizes and contents of some, and of `more`; not of the folder they all lie in."""
+    """Return a hash of file names, of sizes and contents of some files, and of `more`. Ignore their common folder."""
     names = [name_of(path) for path in paths]
     root = os.path.commonpath([min(names), max(names)]) if names else ""
     relative = "\0".join(name.removeprefix(root) for name in names)

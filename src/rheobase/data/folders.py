@@ -1,38 +1,40 @@
-"""Folders with a sub-folder of files per class: what is in them, and which of it is for testing."""
+"""Folders with one sub-folder of files per class: list the files and split them into training and test."""
 
 from collections.abc import Collection
 from pathlib import Path
 
-HELD_OUT = 5  # without a `val` folder every fifth file of a class, in order of their names, is for testing
+HELD_OUT = 5  # without a `val` folder, every fifth file of a class, sorted by name, is for testing
 
 Classes = dict[str, list[Path]]
 
 
 def split(folder: Path, suffixes: Collection[str], what: str) -> tuple[Classes, Classes]:
-    """The files for training and for testing of every class; `what` they are called."""
+    """Return the training and test files of every class. `what` names the files in messages."""
     if not folder.is_dir():
-        raise ValueError(f"{folder} is not a folder; name one with a sub-folder of {what} per class by --data")
+        raise ValueError(f"{folder} is not a folder; give one with a sub-folder of {what} per class, with --data")
     if not held_out(folder):
         train, test = (_listed(folder / part, suffixes, what) for part in ("train", "val"))
         if train.keys() != test.keys():
             different = ", ".join(sorted(train.keys() ^ test.keys())[:5])
-            raise ValueError(f"train and val in {folder} have different classes: {different}")
+            raise ValueError(f"train and val in {folder} have different classes: {different}; give both the same")
         return train, test
     files = _listed(folder, suffixes, what)
     train = {name: [p for i, p in enumerate(paths, 1) if i % HELD_OUT] for name, paths in files.items()}
     test = {name: paths[HELD_OUT - 1 :: HELD_OUT] for name, paths in files.items()}
     if not any(test.values()):
-        raise ValueError(f"{folder} needs at least {HELD_OUT} {what} in a class, or folders train and val")
+        raise ValueError(
+            f"{folder} has too few files; add at least {HELD_OUT} {what} to a class, or folders train and val"
+        )
     return train, test
 
 
 def held_out(folder: Path) -> int:
-    """Every which file is for testing; 0 where there are folders `train` and `val`."""
+    """Return n if every n-th file is for testing, or 0 if there are folders `train` and `val`."""
     return 0 if (folder / "train").is_dir() and (folder / "val").is_dir() else HELD_OUT
 
 
 def flat(classes: Classes) -> tuple[list[Path], list[int]]:
-    """All files, and the numbers of their classes."""
+    """Return all files and their class numbers."""
     paths = [path for group in classes.values() for path in group]
     return paths, [label for label, group in enumerate(classes.values()) for _ in group]
 
@@ -44,7 +46,7 @@ def _listed(folder: Path, suffixes: Collection[str], what: str) -> Classes:
         classes[path.name] = sorted(files)
         if not classes[path.name]:
             few = " or ".join(f"*{suffix}" for suffix in sorted(suffixes))
-            raise ValueError(f"{path} has no {what}; expected files like {few}")
+            raise ValueError(f"{path} has no {what}; expected files such as {few}")
     if not classes:
-        raise ValueError(f"{folder} has no sub-folders; expected one with {what} for every class")
+        raise ValueError(f"{folder} has no sub-folders; expected one with {what} per class")
     return classes

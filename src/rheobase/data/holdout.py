@@ -1,4 +1,4 @@
-"""Training images held out to choose settings on, so that test images stay unseen until the last run."""
+"""Hold out training images for choosing settings, so that the test images stay unseen until the last run."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -9,12 +9,12 @@ from torch import Tensor
 from rheobase.data.dataset import Dataset, Source, Split
 from rheobase.data.fingerprint import fingerprint
 
-ORDER = 5000  # seed of the choice, which is the same for every run
+ORDER = 5000  # seed of the selection, the same for every run
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """Some images of a source that reads them when they are asked for."""
+    """Some images of a source that reads them on demand."""
 
     source: Source
     index: Tensor
@@ -45,12 +45,12 @@ class Chosen:
 
 
 def hold_out(dataset: Dataset, number: int) -> Dataset:
-    """The data set with `number` of its training images in the place of its test images, always the same ones.
+    """Return the dataset with `number` of its training images as test images. The selection is always the same.
 
-    Its normalisation stays as it is.
+    The normalisation does not change.
     """
     if not 0 < number < len(dataset.train):
-        raise ValueError(f"holdout: expected less than the {len(dataset.train)} training images, got {number}")
+        raise ValueError(f"holdout: expected fewer than the {len(dataset.train)} training images, got {number}")
     order = torch.randperm(len(dataset.train), generator=torch.Generator().manual_seed(ORDER))
     held, kept = order[:number].sort().values, order[number:].sort().values
     info = replace(

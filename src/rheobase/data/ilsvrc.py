@@ -1,4 +1,4 @@
-"""The original archives of ImageNet (ILSVRC 2012), as they are: images are read by their place in them."""
+"""The original archives of ImageNet (ILSVRC 2012). Images are read from them directly, by offset."""
 
 import gzip
 import hashlib
@@ -21,13 +21,14 @@ META = "ILSVRC2012_devkit_t12/data/meta.mat"
 
 
 def is_here(folder: Path) -> bool:
+    """Return whether the folder has ImageNet's archives."""
     return (folder / TRAIN).is_file()
 
 
 def listings(folder: Path) -> Listings:
-    """Classes by their WordNet numbers, in order. Looking through the archives takes minutes, once."""
+    """Return the classes, sorted by WordNet ID, and where the images are. The first scan, of minutes, is cached."""
     if missing := [name for name in (TEST, KIT) if not (folder / name).is_file()]:
-        raise ValueError(f"{folder} has {TRAIN}, but not {missing[0]}; put it there too")
+        raise ValueError(f"{folder} has {TRAIN}, but not {missing[0]}; add that file")
     paths = [folder / name for name in (TRAIN, TEST, KIT)]
     stamps = [(str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
     kept = cache_folder() / f"ilsvrc-{hashlib.sha256(repr(stamps).encode()).hexdigest()[:20]}.safetensors"
@@ -41,7 +42,7 @@ def _looked_up(train: Path, test: Path, kit: Path) -> Listings:
     archives = {Path(member.name).stem: member for member in members(train) if member.name.endswith(".tar")}
     classes = tuple(sorted(archives))
     if not classes:
-        raise ValueError(f"{train} has no archives of classes (n01440764.tar and so on); get it again")
+        raise ValueError(f"{train} has no class archives (n01440764.tar and so on); get it again")
     inside: list[tuple[int, Member]] = []
     for label, name in enumerate(classes):
         found = sorted(members(train, archives[name]), key=lambda member: member.name)
@@ -62,7 +63,7 @@ def _listing(pairs: list[tuple[int, Member]]) -> Listing:
 
 
 def _truth(kit: Path) -> list[str]:
-    """The class of every validation image, in the order of their names."""
+    """Return the class of every validation image, sorted by image name."""
     scipy = need("scipy.io", "reading the classes of ImageNet's validation images")
     try:
         content = _unpacked(kit)
@@ -74,13 +75,13 @@ def _truth(kit: Path) -> list[str]:
             names = {int(row["ILSVRC2012_ID"]): str(row["WNID"]) for row in rows}
             return [names[int(line)] for line in numbers.read().split()]
     except Exception as error:  # damage makes the parsers fail in many ways
-        raise ValueError(f"{kit}: not the development kit of ILSVRC 2012 ({first_line(error)}); get it again") from None
+        raise ValueError(f"{kit}: not the ILSVRC 2012 development kit ({first_line(error)}); get it again") from None
 
 
 def _unpacked(path: Path) -> bytes:
-    """The content of a gzip file, if it is no larger than it may be."""
+    """Return the content of a gzip file, if it is within the memory limit."""
     size = path.stat().st_size
-    most = limits.allowed(size) // 4  # matrices and lists are made of it
+    most = limits.allowed(size) // 4  # parsing needs several times as much
     with open_plain(path) as file, gzip.open(file) as packed:
         content = packed.read(most + 1)
     limits.check(4 * len(content), size, "its content")

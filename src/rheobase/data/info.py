@@ -1,4 +1,4 @@
-"""What is known of a data set: one record, which a data set carries and a run, a deployed network and a plan keep."""
+"""The record about a dataset. The dataset has it, and runs, deployed networks and plans keep a copy."""
 
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields
@@ -9,7 +9,7 @@ LARGEST = 2**31  # values of an image
 
 @dataclass(frozen=True, kw_only=True)
 class DataInfo:
-    """`mean` and `std` have one value per channel, in the units of the images (0 to 255)."""
+    """What is known about a dataset. `mean` and `std` have one value per channel, in units of the images (0 to 255)."""
 
     name: str
     classes: tuple[str, ...]
@@ -19,64 +19,66 @@ class DataInfo:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     timesteps: int = 0
-    """Slices of a recording; 0 for images."""
+    """Slices per recording; 0 for images."""
     simulated: bool = False
-    """Whether its recordings come from a simulated camera."""
+    """Whether the recordings come from a simulated camera."""
     images: int = 0
-    """For training; 0 where it is not known."""
+    """Number of training images; 0 if unknown."""
     test_images: int = 0
     held_out: int = 0
-    """Every so many-th image is for testing; 0 where the data set has test images of its own."""
+    """n if every n-th image is for testing; 0 if the dataset has separate test images."""
     holdout: int = 0
-    """Training images that are tested on in the place of its test images; 0: none."""
+    """Number of training images that replace the test images; 0: none."""
     fingerprint: str = ""
-    """Of labels and content; empty where it is not known."""
+    """Hash of labels and content; empty if unknown."""
     slicing: Mapping[str, int | bool | str] = field(default_factory=dict)
-    """How recordings became frames, as in `eventset.Slicing`; empty for images, or where it is not known."""
+    """How recordings became frames (see `eventset.Slicing`); empty for images, or if unknown."""
 
     def __post_init__(self) -> None:
         texts = (self.name, self.fingerprint, *self.classes)
         if not all(isinstance(text, str) for text in texts) or not isinstance(self.simulated, bool):
-            raise ValueError("names must be texts")
+            raise ValueError("names must be text")
         if not isinstance(self.slicing, dict) or not all(type(v) in (int, bool, str) for v in self.slicing.values()):
-            raise ValueError("slicing must be settings of slices")
+            raise ValueError("slicing must hold numbers, texts and flags")
         counts = (self.channels, self.size, self.timesteps, self.images, self.test_images, self.held_out, self.holdout)
         if not all(type(n) is int and 0 <= n < 2**40 for n in counts) or min(self.channels, self.size) < 1:
             raise ValueError("sizes must be whole numbers")
         if self.channels * self.size**2 > LARGEST:
             raise ValueError(f"images of {self.channels} x {self.size} x {self.size} are too large")
         if not self.classes or {len(self.mean), len(self.std)} != {self.channels}:
-            raise ValueError("it needs classes, and one mean and deviation per channel")
+            raise ValueError("there must be classes, and one mean and deviation per channel")
         numbers = all(type(value) in (int, float) and abs(value) < 1e12 for value in (*self.mean, *self.std))
         if not numbers or min(self.std) <= 0:
-            raise ValueError("means and deviations must be finite, deviations above 0")
+            raise ValueError("means and deviations must be finite, and deviations above 0")
 
     @classmethod
     def of(cls, content: Mapping[str, Any], source: object) -> "DataInfo":
-        """The record in `content`, which comes from the file `source`; those of earlier versions have fewer entries."""
+        """Return the record in `content`, read from the file `source`. Earlier versions wrote fewer entries."""
         names = {f.name: f.default is MISSING and f.default_factory is MISSING for f in fields(cls)}
         missing = [name for name, needed in names.items() if needed and name not in content]
         unknown = sorted(content.keys() - names)
         if missing or unknown:
-            what = f"has no {missing[0]}" if missing else f"has an entry {unknown[0]} that this version does not know"
-            raise ValueError(f"{source}: its record of the data {what}; restore it, or start from the run again")
+            what = f"has no {missing[0]}" if missing else f"has an unknown entry {unknown[0]}"
+            raise ValueError(
+                f"{source}: its record of the data {what}; restore the file, or make it again from the run"
+            )
         try:
             lists = {name: tuple(content[name]) for name in ("classes", "mean", "std")}
             return cls(**{**content, **lists})
         except (TypeError, ValueError) as error:
-            raise ValueError(f"{source}: its record of the data is damaged ({error}); restore it") from None
+            raise ValueError(f"{source}: its record of the data is damaged ({error}); restore the file") from None
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Of one image, or of one step of a recording."""
+        """The shape of one image, or of one timestep of a recording."""
         return self.channels, self.size, self.size
 
     def as_dict(self) -> dict[str, Any]:
-        """For a JSON file, and equal to what is read from there."""
+        """Return the record for a JSON file. Reading it back gives the same dictionary."""
         return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
 
     def refuse_others(self, found: "DataInfo", owner: object) -> None:
-        """Raise a ValueError if a network of `owner`, whose record this is, cannot be used with the data `found`."""
+        """Raise a ValueError if the network of `owner`, which has this record, cannot be used with the data `found`."""
         if found.classes != self.classes:
             here, there = (
                 _few(set(a) - set(b)) for a, b in ((found.classes, self.classes), (self.classes, found.classes))
@@ -90,13 +92,13 @@ class DataInfo:
             raise ValueError(
                 f"{owner} was trained on images of [C, H, W] = {own}, these data have {other}; give its own data"
             )
-        # records of earlier versions, which have no fingerprint, do not tell recordings from images
+        # records of earlier versions have no fingerprint and do not distinguish recordings from images
         if self.fingerprint and bool(found.timesteps) != bool(self.timesteps):
             kinds = ("recordings", "images") if self.timesteps else ("images", "recordings")
             raise ValueError(f"{owner} was trained on {kinds[0]}, these data are {kinds[1]}; give its own data")
 
     def same_content(self, found: "DataInfo") -> bool:
-        """Whether `found` are the very data of this record, as far as both tell."""
+        """Return whether `found` is the same data, as far as both records tell."""
         return not (self.fingerprint and found.fingerprint) or self.fingerprint == found.fingerprint
 
 

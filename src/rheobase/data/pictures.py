@@ -1,4 +1,4 @@
-"""Images and recordings from files, as a network sees them: as in the data sets of folders, or as `.npy` arrays."""
+"""Read image files, recordings and `.npy` arrays as a network sees them."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -17,7 +17,7 @@ ARRAY = ".npy"
 
 
 def find(paths: Iterable[Path], info: DataInfo) -> list[Path]:
-    """The files themselves, and in the folders among them the images, or recordings, in order of their names."""
+    """Return the given files, and the images or recordings in the given folders, sorted by name."""
     suffixes, what = (RECORDINGS, "recordings") if info.timesteps else (SUFFIXES, "images")
     found: list[Path] = []
     for path in paths:
@@ -25,20 +25,18 @@ def find(paths: Iterable[Path], info: DataInfo) -> list[Path]:
             visible = (p for p in path.iterdir() if not p.name.startswith("."))
             inside = sorted(p for p in visible if p.suffix.lower() in {*suffixes, ARRAY})
             if not inside:
-                raise ValueError(f"{path}: no {what} in this folder; expected files like {', '.join(sorted(suffixes))}")
+                few = ", ".join(sorted(suffixes))
+                raise ValueError(f"{path}: no {what} in this folder; expected files such as {few}")
             found += inside
         elif path.exists():
             found.append(path)
         else:
-            raise ValueError(f"{path}: no such file or folder")
+            raise ValueError(f"{path}: no such file or folder; check the path")
     return found
 
 
 def read(path: Path, info: DataInfo) -> Tensor:
-    """A batch of the one image [1, C, H, W] or recording [T, 1, C, H, W] in `path`.
-
-    It has the size and range that the network was trained with.
-    """
+    """Read one image [1, C, H, W] or recording [T, 1, C, H, W] in the size and range that the network expects."""
     recording = path.suffix.lower() in RECORDINGS
     pixels = _array(path) if path.suffix == ARRAY else seen(path, info) if recording else _picture(path, info)
     pixels = pixels[None] if pixels.ndim == 2 else pixels
@@ -50,7 +48,7 @@ def read(path: Path, info: DataInfo) -> Tensor:
 
 
 def _array(path: Path) -> Tensor:
-    with np.errstate(over="ignore"):  # what is too large becomes infinite, and is told below
+    with np.errstate(over="ignore"):  # too large values become infinite, and are reported below
         values = read_npy(path).astype(np.float32)
     if not np.isfinite(values).all():
         raise ValueError(f"{path}: a value at {np.argwhere(~np.isfinite(values))[0].tolist()} is not a finite number")
@@ -60,7 +58,7 @@ def _array(path: Path) -> Tensor:
 def _picture(path: Path, info: DataInfo) -> Tensor:
     if info.channels not in (1, 3):
         raise ValueError(
-            f"{path}: the network reads {info.channels} channels, a picture has 1 or 3; give "
+            f"{path}: the network takes {info.channels} channels, but an image has 1 or 3; give "
             f"{'a recording' if info.timesteps else 'a .npy array'}"
         )
     margin = Files.margin if info.name == "imagenet" else 1.0

@@ -1,8 +1,8 @@
 """TrivialAugment (Mueller and Hutter, 2021) for whole batches: one random operation of random strength per image.
 
-It reaches the accuracy of AutoAugment without a searched table. Images are [N, C, H, W] with values from 0 to 255 and
-one or three channels; row n of the uniform numbers u [N, 3] gives operation, strength and sign for image n. Every
-operation is computed for the whole batch and selected afterwards, so nothing waits for the device.
+It is as accurate as AutoAugment, but needs no searched table. Images are [N, C, H, W] with values from 0 to 255 and one
+or three channels. Row n of the uniform numbers u [N, 3] gives operation, strength and sign for image n. Every operation
+is computed for the whole batch, and the results are selected afterwards, so nothing waits for the device.
 """
 
 import torch
@@ -13,10 +13,17 @@ OPERATIONS = (
     "identity", "shear_x", "shear_y", "translate_x", "translate_y", "rotate", "brightness", "color", "contrast",
     "sharpness", "posterize", "solarize", "autocontrast", "equalize",
 )  # fmt: skip
-SHEAR, TRANSLATE, ROTATE, ENHANCE, BITS = 0.3, 0.3, 30.0, 0.9, 4  # at full strength; translation as a share of the size
+SHEAR, TRANSLATE, ROTATE, ENHANCE, BITS = (
+    0.3,
+    0.3,
+    30.0,
+    0.9,
+    4,
+)  # at full strength; translation as a fraction of the size
 
 
 def trivial_augment(images: Tensor, u: Tensor) -> Tensor:
+    """Apply one random operation of random strength to every image."""
     operation = (u[:, 0] * len(OPERATIONS)).floor()
     strength, signed = u[:, 1], u[:, 1] * torch.where(u[:, 2] < 0.5, -1, 1)
     result = torch.where(_any(operation, *OPERATIONS[1:6]), move(images, operation, signed), images)
@@ -32,7 +39,7 @@ def trivial_augment(images: Tensor, u: Tensor) -> Tensor:
 
 
 def move(images: Tensor, operation: Tensor, signed: Tensor) -> Tensor:
-    """Shear, translate or rotate about the centre; zeros come in, the nearest pixel is taken."""
+    """Shear, translate or rotate about the centre, with the nearest pixel and zeros outside."""
 
     def only(name: str, full: float) -> Tensor:
         return torch.where(operation == OPERATIONS.index(name), signed * full, 0)
@@ -47,13 +54,13 @@ def move(images: Tensor, operation: Tensor, signed: Tensor) -> Tensor:
 
 
 def enhance(images: Tensor, operation: Tensor, signed: Tensor) -> Tensor:
-    """Blend with black, with grey, with the mean grey, or with a smoothed copy; factors above 1 move away from it."""
+    """Blend with black, grey, the mean grey or a smoothed copy. Factors above 1 move away from it."""
     gray = images
     if images.shape[1] == 3:
         gray = 0.2989 * images[:, :1] + 0.587 * images[:, 1:2] + 0.114 * images[:, 2:]
     kernel = images.new_ones(3, 3)
     kernel[1, 1].fill_(5)
-    smooth = images.clone()  # the border stays
+    smooth = images.clone()  # the border does not change
     channels = images.shape[1]
     smooth[:, :, 1:-1, 1:-1] = F.conv2d(images, (kernel / 13).expand(channels, 1, 3, 3), groups=channels)
     other = torch.zeros_like(images)
@@ -70,7 +77,7 @@ def posterize(images: Tensor, strength: Tensor) -> Tensor:
 
 
 def solarize(images: Tensor, strength: Tensor) -> Tensor:
-    """Invert what lies above a threshold."""
+    """Invert values above a threshold."""
     threshold = (256 * (1 - strength)).view(-1, 1, 1, 1)
     return torch.where(images >= threshold, 255 - images, images)
 
@@ -94,6 +101,6 @@ def equalize(images: Tensor) -> Tensor:
 
 
 def _any(operation: Tensor, *names: str) -> Tensor:
-    """Where the operation is one of these, which follow each other in `OPERATIONS`."""
+    """Return where the operation is one of these names, which must be consecutive in `OPERATIONS`."""
     first, last = OPERATIONS.index(names[0]), OPERATIONS.index(names[-1])
     return ((operation >= first) & (operation <= last)).view(-1, 1, 1, 1)

@@ -1,7 +1,7 @@
-"""Large sets of image files in a few tar archives with an index: fast to copy, and read by offset in any order.
+"""Shards: many image files in a few tar archives with an index, fast to copy and readable in any order.
 
-A shard is a plain tar archive. Every image has its class number beside it (`cat/tom.jpg`, `cat/tom.cls`), as
-webdataset expects it. The index is written last: without it there is no data set.
+A shard is a plain tar archive. Next to every image is its class number (`cat/tom.jpg`, `cat/tom.cls`), as webdataset
+expects. The index is written last; without it, the dataset is incomplete.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -23,7 +23,7 @@ from rheobase.data.archives import Member, Place, Writer, name_of, read
 from rheobase.files import atomic_write
 
 INDEX = "index.safetensors"
-SHARD = 2**28  # bytes after which a new one begins
+SHARD = 2**28  # bytes after which a new shard begins
 VERSION = 1
 SPLITS = ("train", "val")
 DAMAGE = (
@@ -34,7 +34,7 @@ DAMAGE = (
 
 @dataclass(frozen=True)
 class Listing:
-    """The images of one split: where they are, and their classes by number."""
+    """The images of one split: where they are, and their class numbers."""
 
     places: Sequence[Place]
     labels: Tensor
@@ -51,12 +51,12 @@ def pack(
     shard: int = SHARD,
     done: Callable[[int], None] = lambda _: None,
 ) -> int:
-    """Write the images of a data set as shards to the folder `out`; return how many shards there are.
+    """Write the images of a dataset as shards to the folder `out` and return the number of shards.
 
-    Every `held_out`-th image was taken for testing, if not 0. `done` hears of every image how many bytes it had.
+    If `held_out` is n and not 0, every n-th image was taken for testing. `done` is called with the bytes of each image.
     """
     if out.exists() and (not out.is_dir() or (out / INDEX).exists()):
-        raise ValueError(f"{out} is not an empty folder; choose another one")
+        raise ValueError(f"{out} is not an empty folder; choose another")
     out.mkdir(parents=True, exist_ok=True)
     classes, *listings = found
     packed, shards = [], 0
@@ -90,7 +90,7 @@ def _written(
 
 
 def _key(name: str, taken: set[str]) -> str:
-    """A name without a dot in its last part, at which webdataset would cut it; and a new one."""
+    """Return a new name. Its last part has no dot, because webdataset would cut it there."""
     folder, _, stem = name.rpartition("/")
     plain = f"{folder}/{stem.replace('.', '_')}"
     key = next(k for k in (plain, *(f"{plain}-{i}" for i in range(2, len(taken) + 3))) if k not in taken)
@@ -99,7 +99,7 @@ def _key(name: str, taken: set[str]) -> str:
 
 
 def write_index(path: Path, found: Listings, *, held_out: int = 0) -> None:
-    """Keep where the images of archives are; archives are named from the folder of the index on."""
+    """Write where the images are. Paths of archives are relative to the folder of the index."""
     classes, *listings = found
     tensors: dict[str, Tensor] = {}
     archives: list[str] = []
@@ -125,7 +125,7 @@ def _relative(archive: Path, folder: Path) -> str:
 
 
 def read_index(path: Path) -> Listings:
-    """What `write_index` wrote; a ValueError if the archives are not as it says."""
+    """Read what `write_index` wrote. Raise a ValueError if the archives do not match."""
     try:
         with safe_open(path, "pt") as file:
             about: dict[str, Any] = loads((file.metadata() or {})["about"])
@@ -158,7 +158,7 @@ def _listing(split: str, tensors: dict[str, Tensor], archives: Sequence[Path], c
 
 
 def held_out(path: Path) -> int:
-    """Every which image was taken for testing when the index at `path` was written; 0 for a split that was given."""
+    """Return n if every n-th image was taken for testing, or 0 if the split was given, from the index at `path`."""
     try:
         with safe_open(path, "pt") as file:
             number = loads(file.metadata()["about"]).get("held_out")
@@ -170,7 +170,7 @@ def held_out(path: Path) -> int:
 
 
 def pack_with_progress(found: Listings, out: Path, *, held_out: int) -> int:
-    """`pack`, with a bar on the terminal."""
+    """Run `pack` with a progress bar on the terminal."""
     images = sum(len(listing.labels) for listing in found[1:])
     with Progress(console=Console(stderr=True), disable=not Console(stderr=True).is_terminal) as progress:
         task = progress.add_task("packing", total=images)

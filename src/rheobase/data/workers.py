@@ -1,10 +1,10 @@
-"""Image files decoded at the same time: by threads of this process, or by processes that do nothing else.
+"""Decode image files in parallel, by threads of this process or by worker processes.
 
-Threads start at once, but hold Python's lock for a part of the work: many wait for it, and so does the training.
-Processes are started as new programs, never as copies of this one: that is safe next to CUDA, and the script that runs
-here is not run again there. They share one socket, from which each takes the next few files when it is free, and write
-the pixels to memory of the batch. They end when this end of the socket is closed, even if this process is killed, and
-never hear the signals by which a scheduler ends all processes of a job: this one still wants to finish a step.
+Threads start at once, but hold Python's lock for part of the work, so many threads slow down each other and the
+training. Worker processes are new programs, never forks: that is safe next to CUDA, and does not run the user's script
+again. They share one socket. Each takes the next few files from it when free, and writes the pixels to the memory of
+the batch. They end when this end of the socket is closed, even if this process is killed. They ignore the signals that
+a scheduler sends to all processes of a job, because this process still has to finish its step.
 """
 
 import atexit
@@ -33,23 +33,25 @@ from rheobase import plugins
 from rheobase.data import decoding
 from rheobase.data.decoding import MESSAGE, Decoder, Request, decode, pixels_of
 
-LEAST_CORES, LEAST_FILES = 4, 1000  # for which processes are started
-TOGETHER = 4  # files of one message
-PATIENCE = 1000  # milliseconds without an answer until somebody looks whether all processes live
+LEAST_CORES, LEAST_FILES = 4, 1000  # below these, threads are used
+TOGETHER = 4  # files per message
+PATIENCE = 1000  # milliseconds without an answer before checking that all processes are alive
 DEAF_TO = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP") if hasattr(signal, name)]
-NOT_NOW = (errno.EAGAIN, errno.ETOOMANYREFS)  # the socket is full, of bytes or of files
+NOT_NOW = (errno.EAGAIN, errno.ETOOMANYREFS)  # the socket holds too many bytes or files
 
 Pixels = NDArray[np.uint8]
 Failed = Callable[[], list[int]]
 
 
 class Workers(Protocol):
+    """Threads or processes that decode images."""
+
     def begin(self, requests: Sequence[Request], pixels: Pixels) -> Failed:
-        """Start to decode to `pixels` [N, H, W, 3]; the result waits for it and names the rows that failed."""
+        """Start decoding into `pixels` [N, H, W, 3]. Call the result to wait and get the rows that failed."""
 
 
 def choose(files: int, decoder: Decoder = decode) -> Workers:
-    """Who decodes a data set of so many files: a process per core, or threads where there is too little to do."""
+    """Choose the workers for this number of files: one process per core, or threads if there is little to do."""
     enough = cores() >= LEAST_CORES and files >= LEAST_FILES
     own = () if decoder is decode else (decoder,)
     if enough and hasattr(os, "memfd_create") and _found_by_name(decoder):
@@ -58,30 +60,34 @@ def choose(files: int, decoder: Decoder = decode) -> Workers:
 
 
 def cores() -> int:
-    """Those that this process may use, divided among the training processes of the machine."""
+    """Return the number of cores for this process: all that it may use, divided by the training processes here."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, usable // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
 
 
 def _found_by_name(decoder: Decoder) -> bool:
-    """Whether another process that has loaded the same plugins has this function too."""
+    """Return whether another process with the same plugins can find this function by name."""
     try:
         return pickle.loads(pickle.dumps(decoder)) is decoder and decoder.__module__ != "__main__"
-    except Exception:  # which kind it is depends on why pickle cannot do it
+    except Exception:  # pickle fails in many ways
         return False
 
 
 @cache
 def threads(decoder: Decoder = decode) -> "Threads":
+    """Return the threads for this decoder, started on first use."""
     return Threads(decoder)
 
 
 @cache
 def processes(number: int, decoder: Decoder = decode) -> "Processes":
+    """Return the worker processes for this decoder, started on first use."""
     return Processes(number, decoder)
 
 
 class Threads:
+    """Decode with threads of this process."""
+
     def __init__(self, decoder: Decoder) -> None:
         self.pool, self.decoder = ThreadPoolExecutor(cores()), decoder
 
@@ -98,7 +104,7 @@ class Threads:
 
 
 def _serving(descriptor: int, decoder: Decoder) -> str:
-    """The end of the program of a process; only for a decoder from elsewhere does it import more."""
+    """Return the last statements of a worker's program. It imports more only for a decoder from elsewhere."""
     if decoder is decode:
         return f"serve({descriptor})"
     loading = f"from rheobase import plugins; [plugins.load(source) for source in {plugins.loaded()}]"
@@ -106,16 +112,16 @@ def _serving(descriptor: int, decoder: Decoder) -> str:
 
 
 def _stopped(pid: int) -> bool:
-    """Whether a process of ours was stopped by a signal."""
+    """Return whether a worker was stopped by a signal."""
     try:
         return os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT) is not None
-    except ChildProcessError:  # it ended, which others will notice
+    except ChildProcessError:  # it ended, which is noticed elsewhere
         return False
 
 
 @contextmanager
 def _blocked() -> Iterator[None]:
-    """Processes that are started meanwhile have these signals blocked for good, from their first moment on."""
+    """Block these signals in all processes that are started meanwhile, from their first moment on."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, DEAF_TO)
     try:
         yield
@@ -124,7 +130,7 @@ def _blocked() -> Iterator[None]:
 
 
 class Batch:
-    """Files on their way to pixels; those go to a `file` in memory."""
+    """A batch of files being decoded. The pixels go to a `file` in memory."""
 
     def __init__(self, files: int) -> None:
         self.file = os.memfd_create("pixels")
@@ -136,26 +142,28 @@ class Batch:
 
 
 class Processes:
+    """Decode with worker processes."""
+
     def __init__(self, number: int, decoder: Decoder) -> None:
         self.channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.channel.setblocking(False)
         self.answers = select.poll()
         self.answers.register(self.channel, select.POLLIN)
-        # by its path: importing the package around it would import torch
+        # run by path, because importing its package would import torch
         program = (
             f"import pickle, runpy, sys; sys.path[:] = {sys.path}; "
             f"serve = runpy.run_path({decoding.__file__!r})['serve']; {_serving(theirs.fileno(), decoder)}"
         )
-        # Each of them would repeat what Pillow has to say of odd metadata.
+        # Otherwise every worker would repeat Pillow's warnings about odd metadata.
         command = [sys.executable, "-W", "ignore", "-c", program]
         with theirs, _blocked():
             self.processes = [
-                # in a group of its own: Ctrl-Z is not for it either
+                # in its own process group, so that Ctrl-Z does not stop it
                 subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], process_group=0)
                 for _ in range(number)
             ]
         self.numbers = count()
-        # Batches that nobody waits for any more disappear from here, and so does their work.
+        # A batch that nobody waits for any more disappears from here, and its files are not decoded.
         self.batches: WeakValueDictionary[int, Batch] = WeakValueDictionary()
         self.unsent: deque[tuple[int, int, list[tuple[Any, ...]]]] = deque()
         atexit.register(self.close)
@@ -178,23 +186,24 @@ class Processes:
         return finish
 
     def close(self) -> None:
+        """End the workers."""
         self.channel.close()
         for process in self.processes:
             try:
                 process.wait(timeout=5)
-            except subprocess.TimeoutExpired:  # a disk that does not answer
+            except subprocess.TimeoutExpired:  # stuck on a disk that does not respond
                 process.kill()
                 process.wait()
 
     def _send(self) -> None:
-        """As many messages as the socket takes."""
+        """Send as many messages as the socket takes."""
         while self.unsent:
             batch = self.batches.get(self.unsent[0][0])
             if batch is not None:
                 try:
                     socket.send_fds(self.channel, [pickle.dumps(self.unsent[0])], [batch.file])
                 except OSError as error:
-                    if error.errno in NOT_NOW or isinstance(error, ConnectionError):  # which receiving will tell
+                    if error.errno in NOT_NOW or isinstance(error, ConnectionError):  # _receive reports it
                         return
                     raise
             self.unsent.popleft()
@@ -202,7 +211,7 @@ class Processes:
     def _receive(self) -> None:
         """Receive one answer; after a timeout, check that every worker is alive."""
         message = b""
-        with suppress(ConnectionError):  # all processes ended
+        with suppress(ConnectionError):  # all workers ended
             if self.answers.poll(PATIENCE):
                 message = self.channel.recv(MESSAGE)
         if message:
@@ -215,7 +224,7 @@ class Processes:
         for process in self.processes:
             if _stopped(process.pid):
                 warnings.warn(
-                    f"a process that decodes images ({process.pid}) was stopped; it is told to go on", stacklevel=2
+                    f"an image-decoding process ({process.pid}) was stopped; it was told to continue", stacklevel=2
                 )
                 process.send_signal(signal.SIGCONT)
         ended = [process.returncode for process in self.processes if process.poll() is not None]
@@ -223,6 +232,6 @@ class Processes:
             processes.cache_clear()
             self.close()
             raise ChildProcessError(
-                f"{len(ended)} of {len(self.processes)} processes that decode images ended (exit code {ended[0]}); "
+                f"{len(ended)} of {len(self.processes)} image-decoding processes ended (exit code {ended[0]}); "
                 "if memory ran out, use smaller batches or fewer training processes"
             )

@@ -18,6 +18,10 @@ class Record:
     spikes: Mapping[str, Tensor]
     logits: Tensor
 
+    def cpu(self) -> "Record":
+        """The same, away from the GPU it may be on."""
+        return Record({name: spikes.cpu() for name, spikes in self.spikes.items()}, self.logits.cpu())
+
 
 @dataclass(frozen=True)
 class Agreement:

@@ -33,7 +33,7 @@ class Calibration:
                 self.until |= dict.fromkeys(exact.inputs[synapse], name)
         widest = max(prod(shape) for shape in node_shapes(exact, tuple(images.shape[2:])).values())
         few = min(images.shape[1], max(1, MEMORY // (widest * timesteps)))
-        images = images[:, torch.arange(few) * images.shape[1] // few]  # from everywhere
+        images = images[:, (torch.arange(few) * images.shape[1] // few).to(images.device)]  # from everywhere
         self.sent: dict[str, Pair] = {INPUT: (images, images.round())}
 
     def inputs(self, synapses: Mapping[str, nn.Conv2d]) -> dict[str, Pair]:
@@ -42,7 +42,9 @@ class Calibration:
         name, conv = next(iter(synapses.items()))
         steps = max(len(exact) for exact, _ in sent.values())
         most = min(PLACES, VALUES // max(conv.weight[0].numel() for conv in synapses.values()))
-        where = _places((steps, sent[name][0].shape[1], *_size(conv, sent[name][0].shape[3:])), max(1, most))
+        first = sent[name][0]
+        where = _places((steps, first.shape[1], *_size(conv, first.shape[3:])), max(1, most))
+        where = tuple(index.to(first.device) for index in where)
         reads = {name: [_read(x, conv, where) for x in sent[name]] for name, conv in synapses.items()}
         return {name: (exact, integer) for name, (exact, integer) in reads.items()}
 
@@ -92,7 +94,8 @@ def _read(x: Tensor, conv: nn.Conv2d, where: Places) -> Tensor:
     step, image, row, column = (index[:, None, None] for index in where)
     (top, left), (height, width) = conv.padding, conv.kernel_size
     padded = nn.functional.pad(x, (left, left, top, top))
-    rows = row * conv.stride[0] + torch.arange(height)[:, None] * conv.dilation[0]
-    columns = column * conv.stride[1] + torch.arange(width) * conv.dilation[1]
+    rows = row * conv.stride[0] + torch.arange(height, device=x.device)[:, None] * conv.dilation[0]
+    columns = column * conv.stride[1] + torch.arange(width, device=x.device) * conv.dilation[1]
     # [P, kernel, C]; a step that all share is there once
-    return padded[step % len(x), image, :, rows, columns].permute(0, 3, 1, 2).flatten(1).double()
+    read = padded[step % len(x), image, :, rows, columns].permute(0, 3, 1, 2).flatten(1)
+    return read if read.is_floating_point() else read.float()

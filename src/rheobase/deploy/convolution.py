@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from rheobase import kernels
+from rheobase.deploy.pairs import FRACTION_BITS
 
 Pair = int | tuple[int, ...]
 
@@ -15,8 +16,8 @@ Pair = int | tuple[int, ...]
 class FrozenConv2d(nn.Conv2d):
     """`torch.nn.Conv2d` for inference: on a CPU, weights are prepared once (see `kernels.PreparedWeight`).
 
-    The integers of a quantised network come as float64, which oneDNN does not know: where all sums are small enough,
-    float32 is as exact and many times as fast.
+    The weights of a quantised network are integers, or multiples of 2**-FRACTION_BITS, and come as float64, which
+    oneDNN does not know: where all sums are small enough, float32 is as exact and many times as fast.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -36,10 +37,10 @@ class FrozenConv2d(nn.Conv2d):
         return self._prepared.convolve(x, weight, self.bias, window)
 
     def _small_integers(self, x: Tensor) -> bool:
-        """Whether every sum of the convolution is an integer that float32 holds exactly."""
+        """Whether every sum of the convolution is a number that float32 holds exactly."""
         weight = self.weight.detach()
         largest_sum = self._prepared.once("largest sum", weight, lambda: _largest_sum(weight))
-        return largest_sum * float(x.abs().max()) < 2**24 and torch.equal(x, x.round())
+        return largest_sum * max(abs(float(end)) for end in x.aminmax()) < 2**24 and torch.equal(x, x.round())
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "FrozenConv2d":
         self._prepared.clear()
@@ -47,8 +48,11 @@ class FrozenConv2d(nn.Conv2d):
 
 
 def _largest_sum(weight: Tensor) -> float:
-    """The largest that an output can be for inputs of at most 1: infinite unless the weights are integers."""
-    return float(weight.abs().sum((1, 2, 3)).max()) if torch.equal(weight, weight.round()) else inf
+    """The largest that an output can be for inputs of at most 1, in what the weights are multiples of; or infinite."""
+    for steps in (1, 2**FRACTION_BITS):
+        if torch.equal(weight * steps, (weight * steps).round()):
+            return float(weight.abs().sum((1, 2, 3)).max()) * steps
+    return inf
 
 
 def convolution(

@@ -93,8 +93,9 @@ class LIF(nn.Module):
         one = 2.0**self.fraction_bits
         u = torch.floor(decay * v * one) / one + current
         fired = u > v_th
-        lost = torch.floor(v_th * one) / one if self.reset == "soft" else u
-        return fired.to(current.dtype), torch.where(fired, u - lost, u)
+        if self.reset == "hard":
+            return fired.to(current.dtype), u.masked_fill(fired, 0.0)
+        return fired.to(current.dtype), torch.where(fired, u - torch.floor(v_th * one) / one, u)
 
     def forward(self, currents: Sequence[Tensor], timesteps: int, left: Sequence[Left] = ()) -> Tensor:
         """Currents [T, N, C, ...], or [1, N, C, ...] for the same at every step, summed -> spikes [T, N, C, ...].
@@ -127,6 +128,8 @@ class LIF(nn.Module):
             left = [NOTHING]
         biases = [other.bias for other in left if other.bias is not None]
         decay, initial = self.decay, self.initial
+        if not isinstance(initial, Tensor) and initial:  # a number would be compiled in, and every layer has its own
+            initial = torch.full_like(self.v_th, initial)
         neurons = kernels.BareNeurons(
             scales=[other.scale for other in left],
             bias=_sum(biases) if biases else None,

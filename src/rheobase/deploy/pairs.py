@@ -4,6 +4,7 @@ from typing import Any
 
 LARGEST = 2**10 - 1
 LARGEST_INPUT = 511  # of a quantised network that does not say it: signed, 10 bits
+FRACTION_BITS = 8  # of its biases, thresholds and potentials, and of its wide weights
 
 
 def pair(value: Any, least: int = 0) -> tuple[int, int]:

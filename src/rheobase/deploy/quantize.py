@@ -14,7 +14,7 @@ current of a channel lacks after that goes into its bias.
 The result is a `Network` whose numbers are such integers (over a power of two), held in float64, which is exact.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -24,26 +24,32 @@ from rheobase.deploy.calibration import Calibration, Pair
 from rheobase.deploy.convolution import convolution
 from rheobase.deploy.lower import lower
 from rheobase.deploy.network import INPUT, LIF, Network, Scale
-from rheobase.deploy.pairs import LARGEST_INPUT
+from rheobase.deploy.pairs import FRACTION_BITS, LARGEST_INPUT
 from rheobase.deploy.rounding import LARGEST, rounded
 
-FRACTION_BITS = 8
 STEPS = 64  # neurons that do not leak must not overflow within so many, or within those of the calibration
 COARSEST, COARSEST_WIDE = 16, 256  # how much coarser units may be for that, of 8-bit weights and of wider ones
 WIDE_INPUT = 4095
 _ONE = 2.0**FRACTION_BITS
 
+Tell = Callable[[int, int], None]  # how many layers of how many are done
+
+
+def silent(done: int, layers: int) -> None:
+    """Tell nobody."""
+
 
 @torch.no_grad()
-def quantize(network: Network, images: Tensor, timesteps: int | None = None) -> Network:
-    """The integer version of `network`, calibrated by some inputs without labels.
+def quantize(network: Network, images: Tensor, timesteps: int | None = None, tell: Tell = silent) -> Network:
+    """The integer version of `network`, calibrated by some inputs without labels, on the device of the network.
 
-    These are images [N, C, H, W], shown for `timesteps` steps, or sequences [T, N, C, H, W].
+    These are images [N, C, H, W], shown for `timesteps` steps, or sequences [T, N, C, H, W]. `tell` is called before
+    every layer, with the number of those that are done and of all.
     """
     if network.integer:
         raise ValueError("this network is quantised already")
     timesteps = functional.check_sequence(images, timesteps)
-    exact = lower(network, tuple(images.shape[-3:])).double().cpu()
+    exact = lower(network, tuple(images.shape[-3:])).double()
     convolutions = {name: node for name, node in exact.nodes.items() if isinstance(node, nn.Conv2d)}
     _check(exact)
     first = {name for name in convolutions if exact.inputs[name] == (INPUT,)}
@@ -54,12 +60,14 @@ def quantize(network: Network, images: Tensor, timesteps: int | None = None) -> 
     scales = {name for name in convolutions if isinstance(network.nodes[name], Scale)}
     wide = first | scales
     sequence = images[None] if images.ndim == 4 else images
-    calibration = Calibration(exact, sequence.double().cpu() / input_unit, timesteps)
+    device = next(exact.parameters()).device
+    calibration = Calibration(exact, sequence.to(device, torch.float64) / input_unit, timesteps)
     reads = {name: largest_input if name in first else len(exact.inputs[name]) for name in convolutions}
     units = _units(exact, convolutions, first, scales, reads, timesteps)
     nodes: dict[str, nn.Module] = {}
     for name, node in exact.nodes.items():
         if isinstance(node, LIF):
+            tell(sum(layer in nodes for layer in units), len(units) + 1)
             unit = units[name]
             synapses = {source: convolutions[source] for source in exact.inputs[name] if source not in nodes}
             if synapses:
@@ -73,8 +81,9 @@ def quantize(network: Network, images: Tensor, timesteps: int | None = None) -> 
     *_, (last, readout) = exact.nodes.items()
     logit_unit = 1.0
     if isinstance(readout, nn.Conv2d):  # neurons yield spikes, which have no unit
+        tell(len(units), len(units) + 1)
         logit_unit = readout.weight.abs().max().item() / LARGEST or 1.0
-        unit = torch.full((len(readout.weight),), logit_unit).double()
+        unit = torch.full((len(readout.weight),), logit_unit).to(readout.weight)
         nodes |= _integers({last: readout}, unit, wide, calibration.inputs({last: readout}))
     ordered = {name: nodes[name] for name in exact.nodes}
     return Network(
@@ -182,7 +191,8 @@ def _integers(
         exact, integer = inputs[name]
         weight = (conv.weight / unit.view(-1, 1, 1, 1)).flatten(1)
         weights[name] = torch.round(weight * _ONE) / _ONE if name in wide else rounded(weight, integer)
-        lacking += weight @ exact.mean(0) - weights[name] @ integer.mean(0)
+        was, now = (read.mean(0, dtype=torch.float64) for read in (exact, integer))
+        lacking += weight @ was - weights[name] @ now
     nodes: dict[str, nn.Module] = {}
     for name, conv in synapses.items():
         bias = None if conv.bias is None else conv.bias / unit

@@ -15,13 +15,16 @@ DAMPING, DOUBT = 0.01, 0.1  # in mean squares of the inputs: correlations that f
 
 
 def rounded(weight: Tensor, inputs: Tensor) -> Tensor:
-    """Weights [K, F] as integers of 8 bits, such that their sums over `inputs` [P, F] change little."""
+    """Weights [K, F] as integers of 8 bits, such that their sums over `inputs` [P, F] change little.
+
+    Inputs that are spikes may come as float32: their products are counts, which it holds exactly.
+    """
     groups = zip(weight.split(GROUP, 1), inputs.split(GROUP, 1), strict=True)
     return torch.cat([_rounded(w, x) for w, x in groups], 1)
 
 
 def _rounded(weight: Tensor, inputs: Tensor) -> Tensor:
-    moments = inputs.T @ inputs / len(inputs)
+    moments = (inputs.T @ inputs).to(weight.dtype) / len(inputs)
     damping = DAMPING + DOUBT * weight.shape[1] / len(inputs)
     moments.diagonal().add_(damping * moments.diagonal().mean().item() or 1.0)
     # row j says how an error of weight j is best spread over the weights behind it

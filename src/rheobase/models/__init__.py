@@ -2,8 +2,8 @@
 
     image [N, C, H, W] or sequence [T, N, C, H, W] -> stem -> body -> head -> logits [T, N, K]
 
-`blocks` are classes, `networks` small functions over them. Nothing in a network stores T: train at one, run at another.
-`build` is the only place that chooses a network by its name.
+`blocks` are classes; `networks` are small functions that combine them. No network stores T, so it can train at one T
+and run at another. Only `build` looks up a network by name.
 """
 
 from inspect import signature
@@ -77,17 +77,17 @@ __all__ = [
 ]
 
 MODELS = plugins.network.parts
-"""Every network by its name: a function that builds it."""
+"""All networks by name: functions that build them."""
 plugins.neuron.add("lif", Soma)
 plugins.neuron.add("relu", ReluSoma)
 plugins.neuron.add("qcfs", QcfsSoma)
 
 
 def build(name: str | plugins.Part, *, memory: str = "speed", **options: Any) -> Any:
-    """The network of that name, ours or one of a plugin, or what the function in place of a name makes.
+    """Build a network by name, built in or from a plugin, or by a function given instead of a name.
 
     `memory` is what its convolutions keep for the backward pass (see `nn.MEMORY`). `options` go to the function:
-    num_classes, in_channels, image_size, soma, and the settings of the neuron, which `nn.Soma` explains.
+    num_classes, in_channels, image_size, soma, and the settings of the neuron (see `nn.Soma`).
     """
     function = plugins.network.get(name) if isinstance(name, str) else name
     label = name if isinstance(name, str) else getattr(name, "__name__", "network")
@@ -103,7 +103,7 @@ def build(name: str | plugins.Part, *, memory: str = "speed", **options: Any) ->
         signature(network.forward).bind("x", "timesteps")
     except TypeError:
         raise ValueError(
-            f"network '{label}': its forward must take (x, timesteps); begin it with x = as_sequence(x, timesteps)"
+            f"network '{label}': forward must take (x, timesteps); begin it with x = as_sequence(x, timesteps)"
         ) from None
     set_memory(network, memory)
     return network

@@ -1,8 +1,8 @@
-"""Blocks and heads: what networks are made of, classes that take a factory of somas.
+"""Blocks and heads, the parts of networks. Each class takes a factory of somas.
 
-Residual connections come in three styles. In the paper's, the currents of both branches meet in a soma. In SEW networks
-(Fang et al. 2021) the spikes of both are added, so 2 and more are possible. In MS networks (Hu et al. 2021) currents
-are carried from block to block and added up; neurons stand before the convolutions.
+There are three styles of residual connections. In the paper's style, the currents of both branches meet in a soma. In
+SEW networks (Fang et al. 2021), the spikes of both branches are added, so values of 2 and more are possible. In MS
+networks (Hu et al. 2021), currents are added up from block to block, and neurons come before the convolutions.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from rheobase.nn import AvgPool2d, Conv2d, TdBN
 
 SomaFactory = Callable[..., Any]
-"""What makes the neurons of a layer: called as soma(channels), with branches=2 or normalize=False."""
+"""Makes the neurons of a layer: called as soma(channels), optionally with branches=2 or normalize=False."""
 
 
 def _shortcut(in_channels: int, channels: int, stride: int) -> nn.Module:
@@ -23,7 +23,7 @@ def _shortcut(in_channels: int, channels: int, stride: int) -> nn.Module:
 
 
 class PlainBlock(nn.Module):
-    """conv3x3 - soma, no shortcut."""
+    """A 3x3 convolution and a soma, without a shortcut."""
 
     expansion = 1
 
@@ -37,7 +37,7 @@ class PlainBlock(nn.Module):
 
 
 class PooledBlock(nn.Module):
-    """conv3x3 - soma, after an average pool in the place of a stride."""
+    """A 3x3 convolution and a soma, after an average pool that replaces the stride."""
 
     expansion = 1
 
@@ -52,7 +52,7 @@ class PooledBlock(nn.Module):
 
 
 class BasicBlock(nn.Module):
-    """Two 3x3 convolutions and a shortcut that meet in a two-branch soma (Fig. 5b)."""
+    """Two 3x3 convolutions and a shortcut, which meet in a soma with two branches (Fig. 5b)."""
 
     expansion = 1
 
@@ -70,7 +70,7 @@ class BasicBlock(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """1x1 - 3x3 - 1x1 (four times as wide) and a shortcut; the stride sits in the 3x3 convolution."""
+    """Convolutions 1x1, 3x3 and 1x1 (four times as wide) and a shortcut. The 3x3 convolution has the stride."""
 
     expansion = 4
 
@@ -91,7 +91,7 @@ class Bottleneck(nn.Module):
 
 
 class SEWBlock(nn.Module):
-    """Two 3x3 convolutions with somas, whose spikes are added to those of the shortcut."""
+    """Two 3x3 convolutions with somas. Their spikes are added to those of the shortcut."""
 
     expansion = 1
 
@@ -108,7 +108,7 @@ class SEWBlock(nn.Module):
 
 
 class SEWBottleneck(nn.Module):
-    """1x1 - 3x3 - 1x1 (four times as wide) with somas, whose spikes are added to those of the shortcut."""
+    """Convolutions 1x1, 3x3 and 1x1 (four times as wide) with somas. Spikes are added to those of the shortcut."""
 
     expansion = 4
 
@@ -134,11 +134,11 @@ def _spiking_shortcut(in_channels: int, channels: int, stride: int, soma: SomaFa
 
 
 class MSBlock(nn.Module):
-    """Neurons, 3x3 convolution, soma, 3x3 convolution; the current is added to the one that came in.
+    """Neurons, a 3x3 convolution, a soma and a 3x3 convolution. The resulting current is added to the incoming one.
 
-    The second normalisation starts with a weight of 0, as in the authors' code: a deep network begins as a shallow one.
-    Where the shape changes, the shortcut reads the spikes of the block; theirs reads the current, which would take
-    multiplications.
+    The second normalisation starts with a weight of 0, as in the authors' code, so a deep network starts out shallow.
+    If the shape changes, the shortcut reads the spikes of the block. The authors' shortcut reads the current, which
+    needs multiplications.
     """
 
     expansion = 1
@@ -162,7 +162,7 @@ class MSBlock(nn.Module):
 
 
 class PooledHead(nn.Module):
-    """2x2 average pool, a hidden layer of 256 neurons, fully connected decoding layer."""
+    """A 2x2 average pool, a hidden layer of 256 neurons and a fully connected decoding layer."""
 
     least_size = 2
 
@@ -179,7 +179,7 @@ class PooledHead(nn.Module):
 
 
 class DenseHead(nn.Module):
-    """Hidden layers of 1024 and 512 neurons, fully connected decoding layer."""
+    """Hidden layers of 1024 and 512 neurons and a fully connected decoding layer."""
 
     least_size = 1
 
@@ -197,7 +197,7 @@ class DenseHead(nn.Module):
 
 
 class GlobalHead(nn.Module):
-    """Global average pool, fully connected decoding layer: for images of any size."""
+    """A global average pool and a fully connected decoding layer, for images of any size."""
 
     least_size = 1
 

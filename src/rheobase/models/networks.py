@@ -1,5 +1,6 @@
-"""The networks of the paper, and small ones: a function each. Layouts follow Table 4; a convolution before a soma
-needs no bias, since tdBN has one.
+"""The networks of the paper, and some small ones: one function each.
+
+Layouts follow Table 4. A convolution before a soma needs no bias, because tdBN has one.
 """
 
 from typing import Any
@@ -11,6 +12,7 @@ from rheobase.plugins import network
 
 
 def stem(in_channels: int, channels: int, kernel: int = 3, stride: int = 1) -> Conv2d:
+    """Return the first convolution of a network, padded to keep the image size at stride 1."""
     return Conv2d(in_channels, channels, kernel, stride, padding=kernel // 2, bias=False)
 
 
@@ -59,7 +61,7 @@ def resnet34(
     channels: int = 64,
     **options: Any,
 ) -> SpikingNet:
-    """For ImageNet: `channels` in the first stage, doubled in each of the three after it."""
+    """For ImageNet: `channels` in the first stage, doubled in each of the next three."""
     return SpikingNet(
         stem=stem(in_channels, channels, kernel=7, stride=2),
         stages=[(BasicBlock, channels * 2**i, count, 2) for i, count in enumerate((3, 4, 6, 3))],
@@ -77,7 +79,7 @@ def resnet34_large(
     image_size: int = 224,
     **options: Any,
 ) -> SpikingNet:
-    """ResNet-34 of twice the width."""
+    """ResNet-34 with twice the width."""
     return resnet34(num_classes, in_channels, image_size, channels=128, **options)
 
 
@@ -88,7 +90,7 @@ def resnet50(
     image_size: int = 224,
     **options: Any,
 ) -> SpikingNet:
-    """For ImageNet, of bottleneck blocks."""
+    """For ImageNet, with bottleneck blocks."""
     return SpikingNet(
         stem=stem(in_channels, 64, kernel=7, stride=2),
         stages=[(Bottleneck, 64 * 2**i, count, 2) for i, count in enumerate((3, 4, 6, 3))],
@@ -108,7 +110,7 @@ def plain20(
     channels: int = 64,
     **options: Any,
 ) -> SpikingNet:
-    """The network without shortcuts of Fig. 2: 18 convolutions of one width at full resolution."""
+    """The network without shortcuts from Fig. 2: 18 convolutions of the same width at full resolution."""
     return SpikingNet(
         stem=stem(in_channels, channels),
         stages=[(PlainBlock, channels, 17, 1)],
@@ -144,7 +146,7 @@ def plain5(
     image_size: int = 34,
     **options: Any,
 ) -> SpikingNet:
-    """Small, for event cameras of few pixels: 32, 64 and 64 channels without shortcuts, and a hidden layer."""
+    """Small, for event cameras with few pixels: 32, 64 and 64 channels without shortcuts, and a hidden layer."""
     return SpikingNet(
         stem=stem(in_channels, 32, stride=2),
         stages=[(PlainBlock, 64, 1, 2), (PlainBlock, 64, 1, 1)],

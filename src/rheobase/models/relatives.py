@@ -1,4 +1,4 @@
-"""Networks that the field compares with the paper's: other residual connections, and none. A function each."""
+"""Networks to compare with the paper's, with other residual connections or none: one function each."""
 
 from typing import Any
 
@@ -11,20 +11,20 @@ DEPTHS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3)}
 
 
 def _for_imagenet(block: Block, depth: int, in_channels: int, **options: Any) -> SpikingNet:
-    """The frame of the paper's ResNet-34: strides instead of max pooling."""
+    """Build a network in the layout of the paper's ResNet-34: strides instead of max pooling."""
     stages: list[Stage] = [(block, 64 * 2**i, count, 2) for i, count in enumerate(DEPTHS[depth])]
     return SpikingNet(stem=stem(in_channels, 64, kernel=7, stride=2), stages=stages, head=GlobalHead, **options)
 
 
 def _for_cifar(block: Block, in_channels: int, **options: Any) -> SpikingNet:
-    """The frame of the paper's ResNet-19."""
+    """Build a network in the layout of the paper's ResNet-19."""
     stages: list[Stage] = [(block, 128, 3, 1), (block, 256, 3, 2), (block, 512, 2, 2)]
     return SpikingNet(stem=stem(in_channels, 128), stages=stages, head=PooledHead, **options)
 
 
 @network
 def sew_resnet18(num_classes: int = 1000, in_channels: int = 3, image_size: int = 224, **options: Any) -> SpikingNet:
-    """SEW-ResNet (Fang et al. 2021): spikes are added. For ImageNet."""
+    """SEW-ResNet-18 (Fang et al. 2021), which adds spikes. For ImageNet."""
     return _for_imagenet(SEWBlock, 18, in_channels, num_classes=num_classes, image_size=image_size, **options)
 
 
@@ -36,19 +36,19 @@ def sew_resnet34(num_classes: int = 1000, in_channels: int = 3, image_size: int 
 
 @network
 def sew_resnet50(num_classes: int = 1000, in_channels: int = 3, image_size: int = 224, **options: Any) -> SpikingNet:
-    """SEW-ResNet-50, for ImageNet, of bottleneck blocks."""
+    """SEW-ResNet-50, for ImageNet, with bottleneck blocks."""
     return _for_imagenet(SEWBottleneck, 50, in_channels, num_classes=num_classes, image_size=image_size, **options)
 
 
 @network
 def sew_resnet19(num_classes: int = 10, in_channels: int = 3, image_size: int = 32, **options: Any) -> SpikingNet:
-    """The paper's ResNet-19 with added spikes."""
+    """The paper's ResNet-19 in SEW style: blocks add spikes."""
     return _for_cifar(SEWBlock, in_channels, num_classes=num_classes, image_size=image_size, **options)
 
 
 @network
 def ms_resnet18(num_classes: int = 1000, in_channels: int = 3, image_size: int = 224, **options: Any) -> SpikingNet:
-    """MS-ResNet (Hu et al. 2021): currents are added up. For ImageNet."""
+    """MS-ResNet-18 (Hu et al. 2021), which adds currents. For ImageNet."""
     return _for_imagenet(MSBlock, 18, in_channels, num_classes=num_classes, image_size=image_size, **options)
 
 
@@ -60,24 +60,24 @@ def ms_resnet34(num_classes: int = 1000, in_channels: int = 3, image_size: int =
 
 @network
 def ms_resnet19(num_classes: int = 10, in_channels: int = 3, image_size: int = 32, **options: Any) -> SpikingNet:
-    """The paper's ResNet-19 with currents that are added up."""
+    """The paper's ResNet-19 in MS style: blocks add currents."""
     return _for_cifar(MSBlock, in_channels, num_classes=num_classes, image_size=image_size, **options)
 
 
 @network
 def vgg11(num_classes: int = 10, in_channels: int = 3, image_size: int = 32, **options: Any) -> SpikingNet:
-    """Eight convolutions and average pools, for images of 32 pixels; one decoding layer."""
+    """Eight convolutions with average pools and one decoding layer, for images of 32 pixels."""
     return _vgg((0, 1, 2, 2, 2), in_channels, num_classes=num_classes, image_size=image_size, **options)
 
 
 @network
 def vgg16(num_classes: int = 10, in_channels: int = 3, image_size: int = 32, **options: Any) -> SpikingNet:
-    """Thirteen convolutions and average pools, for images of 32 pixels; one decoding layer."""
+    """Thirteen convolutions with average pools and one decoding layer, for images of 32 pixels."""
     return _vgg((1, 2, 3, 3, 3), in_channels, num_classes=num_classes, image_size=image_size, **options)
 
 
 def _vgg(counts: tuple[int, ...], in_channels: int, **options: Any) -> SpikingNet:
-    """`counts` are the convolutions at 32, 16, 8, 4 and 2 pixels, without the first one."""
+    """Build a VGG. `counts` are the numbers of convolutions at 32, 16, 8, 4 and 2 pixels, without the first one."""
     sizes = zip((64, 128, 256, 512, 512), counts, (1, 2, 2, 2, 2), strict=True)
     stages: list[Stage] = [(PooledBlock, width, count, stride) for width, count, stride in sizes]
     return SpikingNet(stem=stem(in_channels, 64), stages=stages, head=GlobalHead, **options)
@@ -85,7 +85,7 @@ def _vgg(counts: tuple[int, ...], in_channels: int, **options: Any) -> SpikingNe
 
 @network
 def cifarnet(num_classes: int = 10, in_channels: int = 3, image_size: int = 32, **options: Any) -> SpikingNet:
-    """Five convolutions and two hidden layers (Wu et al. 2019), which Table 1 compares with."""
+    """Five convolutions and two hidden layers (Wu et al. 2019), a reference in Table 1."""
     stages: list[Stage] = [
         (PooledBlock, 256, 1, 1),
         (PooledBlock, 512, 1, 2),

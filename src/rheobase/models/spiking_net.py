@@ -30,9 +30,9 @@ Head = type[GlobalHead | PooledHead | DenseHead]
 class SpikingNet(nn.Module):
     """A whole network, built from a stem convolution, stages of blocks and a head.
 
-    `stages` lists (block class, channels, number of blocks, stride of the first). With a `GlobalHead` any image of at
-    least the total stride is accepted; otherwise the hidden layers fix the size. `soma` makes the somas, with the
-    settings of the `neuron` (decay, v_th and so on). Both are the `options` of all networks.
+    `stages` lists (block class, channels, number of blocks, stride of the first block). With a `GlobalHead`, an image
+    may have any size from the total stride up. Otherwise the hidden layers fix the size. `soma` makes the somas with
+    the settings of the `neuron` (decay, v_th and so on). All networks take both as `options`.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class SpikingNet(nn.Module):
         self.head = head(channels, size, num_classes, soma)
 
     def forward(self, x: Tensor, timesteps: int | None = None) -> Tensor:
-        """Logits [T, N, K] of images [N, C, H, W] shown for `timesteps` steps, or of a sequence [T, N, C, H, W]."""
+        """Return logits [T, N, K] for images [N, C, H, W] shown for `timesteps`, or a sequence [T, N, C, H, W]."""
         x = as_sequence(x, timesteps, channels=self.stem.in_channels, size=self.exact_size, least_size=self.min_size)
         if self.carries_currents:
             return self.head(self.soma(self.body(self.norm(self.stem(x)))))
@@ -80,5 +80,5 @@ class SpikingNet(nn.Module):
 
 
 def _after(size: int, stride: int) -> int:
-    """Size of a feature map after a convolution of odd kernel k, padding k // 2 and this stride."""
+    """Return the size of a feature map after a convolution with odd kernel k, padding k // 2 and this stride."""
     return (size - 1) // stride + 1

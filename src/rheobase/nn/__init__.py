@@ -1,7 +1,7 @@
 """Layers: a synapse (convolution, linear layer, pooling) feeds a soma (normalise, sum, integrate, fire).
 
-Parameters and buffers live here, the maths in `functional` and `kernels`. Everything takes and returns whole sequences
-[T, N, ...] and keeps no state between calls; synapses fold T into the batch.
+This module holds parameters and buffers; the maths is in `functional` and `kernels`. All layers take and return whole
+sequences [T, N, ...] and keep no state between calls. Synapses fold T into the batch.
 """
 
 from rheobase.nn.convolution import MEMORY, Conv2d, DeferredConv, hold, set_memory

@@ -1,4 +1,4 @@
-"""Convolutions of sequences, and what they keep for the backward pass."""
+"""Convolution of sequences, and what it keeps for the backward pass."""
 
 import warnings
 from collections.abc import Callable
@@ -11,17 +11,17 @@ from torch.utils._pytree import tree_map
 from rheobase import kernels
 
 MEMORY = {
-    "speed": "keep spikes and synapse outputs for the backward pass as they are",
+    "speed": "keep spikes and synapse outputs unchanged",
     "packed": "keep spikes as one bit each",
-    "recompute": "keep nothing but spikes as one bit each, and compute the synapse outputs again",
+    "recompute": "keep only spikes, as one bit each, and recompute the synapse outputs",
 }
 """What each memory mode of a network keeps for the backward pass."""
 
 
 class Conv2d(nn.Conv2d):
-    """`torch.nn.Conv2d` on a sequence [T, N, C, H, W]; an input that is held for all steps is convolved once.
+    """`torch.nn.Conv2d` on a sequence [T, N, C, H, W]. An input that is the same at all timesteps is convolved once.
 
-    `memory` other than "speed" (see `set_memory`) leaves the convolution to the soma it feeds.
+    With a `memory` mode other than "speed" (see `set_memory`), the soma that follows computes the convolution.
     """
 
     memory = "speed"
@@ -29,26 +29,27 @@ class Conv2d(nn.Conv2d):
     _warned = False
 
     def forward(self, x: Any) -> Any:
+        """Return the output of the convolution, or a `DeferredConv` that the next soma computes."""
         x = carried_out(x)
         if kernels.is_static(x):
             return hold(self.convolve(x[:1]), len(x))
         if self.memory == "speed" or not torch.is_grad_enabled() or torch.compiler.is_compiling():
-            return self.convolve(x)  # a compiler decides by itself what it keeps
-        if not x.requires_grad and not kernels.are_marked(x):  # the input of the network is there anyway
+            return self.convolve(x)  # a compiler decides what to keep
+        if not x.requires_grad and not kernels.are_marked(x):  # the network's input is in memory anyway
             return self.convolve(x)
         if reason := self._reason_to_keep_all():
-            self.warn(f"is computed as in mode 'speed', since it has {reason}")
+            self.warn(f"runs in mode 'speed', because it has {reason}")
             return self.convolve(x)
         return DeferredConv(self, x)
 
     def _reason_to_keep_all(self) -> str:
-        """Why a soma could not carry this convolution out; empty if it can."""
+        """Return why a soma cannot compute this convolution; empty if it can."""
         if type(self).convolve is not Conv2d.convolve:
-            return "a way of its own to convolve"
-        return "a bias" if self.bias is not None else "a padding other than zeros, counted" if self._pads else ""
+            return "its own convolve method"
+        return "a bias" if self.bias is not None else "padding other than a number of zeros" if self._pads else ""
 
     def convolve(self, x: Tensor) -> Tensor:
-        """The convolution itself, as in mode "speed"."""
+        """Compute the convolution, as in mode "speed"."""
         flat = x.flatten(0, 1)
         if self.padding_mode == "zeros":
             y = kernels.convolve(flat, self.weight, self.bias, self.window)
@@ -58,7 +59,7 @@ class Conv2d(nn.Conv2d):
 
     @property
     def _pads(self) -> bool:
-        """In a way of its own: not with zeros, or by a word."""
+        """Whether the padding is a word such as "same", or not zeros."""
         return isinstance(self.padding, str) or self.padding_mode != "zeros"
 
     @property
@@ -67,7 +68,7 @@ class Conv2d(nn.Conv2d):
         return kernels.Window(self.stride, self.padding, self.dilation, self.groups)
 
     def warn(self, what: str) -> None:
-        """Say once that this convolution saves less memory than its mode promises, and why."""
+        """Warn once that this convolution saves less memory than its mode promises, and why."""
         if not self._warned:
             self._warned = True
             name = f"'{self.path}' " if self.path else ""
@@ -75,10 +76,10 @@ class Conv2d(nn.Conv2d):
 
 
 class DeferredConv:
-    """A convolution in memory mode "packed" or "recompute", left to the soma that receives it.
+    """A convolution in memory mode "packed" or "recompute" that the next soma will compute.
 
-    Whatever else is done with it carries the convolution out first, as in mode "speed", and then works on that tensor.
-    Only a `torch.autograd.Function` does not notice: call it with `.carried_out()`.
+    Any other operation computes the convolution first, as in mode "speed", and then uses that tensor. The exception is
+    a `torch.autograd.Function`, which needs `.carried_out()` as its argument.
     """
 
     def __init__(self, conv: Conv2d, x: Tensor) -> None:
@@ -88,7 +89,7 @@ class DeferredConv:
         self._output: Tensor | None = None
 
     def carried_out(self) -> Tensor:
-        """The output, as a tensor."""
+        """Compute the output and return it as a tensor."""
         if self._output is None:
             self._check_unchanged()
             enabled, dtype = self._autocast
@@ -97,7 +98,7 @@ class DeferredConv:
         return self._output
 
     def branch(self) -> Tensor | kernels.Branch:
-        """What the soma gets: the convolution to carry out, or its output if that is there already."""
+        """Return what the soma gets: the convolution to compute, or its output if that exists already."""
         if self._output is not None:
             return self._output
         self._check_unchanged()
@@ -105,8 +106,8 @@ class DeferredConv:
         binary = kernels.are_marked(x)
         if not binary:
             conv.warn(
-                "keeps its whole input, since that is not known to be spikes; only the output of a Soma and views of "
-                "it can be kept as bits"
+                "keeps its whole input, because the input may not be spikes; only the output of a Soma, or a view of "
+                "it, can be kept as bits"
             )
         enabled, autocast = self._autocast
         if enabled and dtype != torch.float64:  # autocast leaves doubles alone
@@ -122,7 +123,7 @@ class DeferredConv:
             )
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # Python asks for what an object may have
+        if name.startswith("__"):  # Python probes objects for optional methods
             raise AttributeError(name)
         return getattr(self.carried_out(), name)
 
@@ -151,14 +152,14 @@ for _name in (
 
 
 def carried_out(x: Any) -> Any:
-    """The output of a deferred convolution; anything else as it is."""
+    """Return the output of a deferred convolution, and anything else unchanged."""
     return x.carried_out() if isinstance(x, DeferredConv) else x
 
 
 def set_memory(module: nn.Module, memory: str) -> None:
-    """Choose what every convolution in `module` keeps for the backward pass: a key of `MEMORY`.
+    """Set what every convolution in `module` keeps for the backward pass: a key of `MEMORY`.
 
-    Memory is saved where a convolution feeds a soma, and bits are kept of spikes that come straight from one.
+    This saves memory if the convolution feeds a soma. Its input is kept as bits if it comes straight from a soma.
     """
     if memory not in MEMORY:
         raise ValueError(f"unknown memory mode '{memory}'; choose one of {', '.join(MEMORY)}")
@@ -181,5 +182,5 @@ class _Hold(torch.autograd.Function):
 
 
 def hold(x: Tensor | DeferredConv, timesteps: int) -> Tensor:
-    """One step x [1, N, ...] for all `timesteps`, as the same memory."""
+    """Repeat one step x [1, N, ...] for all `timesteps` without copying it."""
     return _Hold.apply(carried_out(x), timesteps)

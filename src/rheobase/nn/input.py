@@ -1,4 +1,4 @@
-"""What every network begins with."""
+"""The input of a network."""
 
 from torch import Tensor, fx
 
@@ -14,12 +14,12 @@ def as_sequence(
     size: int | None = None,
     least_size: int = 1,
 ) -> Tensor:
-    """The input of a network: images [N, C, H, W] held for `timesteps` steps, or a sequence [T, N, C, H, W] as it is.
+    """Return the input of a network as a sequence: repeat images [N, C, H, W], pass on a sequence [T, N, C, H, W].
 
-    Every network begins with it, and `deploy.fold` knows it. A ValueError says what is wrong with an input: its
-    number of `channels`, or the `size` of its images, which may have a least one instead.
+    Every network begins with this call, and `deploy.fold` recognises it. It raises a ValueError if the input does not
+    have the given number of `channels`, or the given `size` or `least_size` of images.
     """
-    if isinstance(x, fx.Proxy):  # a network that is being traced
+    if isinstance(x, fx.Proxy):  # the network is being traced
         return x.tracer.create_proxy("call_function", as_sequence, (x, timesteps), {})
     steps, shape = functional.check_sequence(x, timesteps), list(x.shape)
     if not x.is_floating_point():
@@ -30,5 +30,7 @@ def as_sequence(
     if size is not None and (height, width) != (size, size):
         raise ValueError(f"expected images of {size} x {size}, got {height} x {width}")
     if min(height, width) < least_size:
-        raise ValueError(f"an image of {height} x {width} is too small for the strides: expected at least {least_size}")
+        raise ValueError(
+            f"images of {height} x {width} are too small for the strides: expected at least {least_size} pixels a side"
+        )
     return hold(x[None], steps) if x.ndim == 4 else x

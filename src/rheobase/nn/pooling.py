@@ -1,4 +1,4 @@
-"""Pooling of sequences."""
+"""Average pooling of sequences."""
 
 from itertools import product
 from typing import Any
@@ -10,11 +10,11 @@ from rheobase.nn.convolution import carried_out
 
 
 class _MeanOfWindows(torch.autograd.Function):
-    """Non-overlapping square windows; several times faster than torch's pooling of channels_last tensors on a GPU."""
+    """Mean over square windows that do not overlap: several times faster than torch for channels_last on a GPU."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, size: int) -> Tensor:
-        # where steps share memory (held or overlapping ones), their gradients do not
+        # timesteps of the input may share memory (repeated or overlapping ones); their gradients must not
         ctx.size, ctx.like = size, (x.shape, torch.empty_like(x, device="meta").stride(), x.dtype)
         windows = _windows(x, size)
         first, *others = (windows[..., i, :, j] for i, j in product(range(size), repeat=2))
@@ -34,7 +34,7 @@ class _MeanOfWindows(torch.autograd.Function):
 
 
 def _windows(x: Tensor, size: int) -> Tensor:
-    """A view [..., H // size, size, W // size, size] of x [..., H, W]."""
+    """Return a view [..., H // size, size, W // size, size] of x [..., H, W]."""
     height, width = (length // size for length in x.shape[-2:])
     x = x[..., : height * size, : width * size]
     return x.unflatten(-1, (width, size)).unflatten(-3, (height, size))
@@ -48,7 +48,7 @@ class AvgPool2d(nn.AvgPool2d):
 
 
 def pooled(pool: nn.AvgPool2d, x: Tensor) -> Tensor:
-    """The pool on a sequence [T, N, C, H, W]."""
+    """Apply the pool to a sequence [T, N, C, H, W]."""
     plain = pool.padding == 0 and not pool.ceil_mode and pool.divisor_override is None
     size = pool.kernel_size
     if plain and isinstance(size, int) and size == pool.stride and size <= min(x.shape[-2:]):

@@ -1,4 +1,4 @@
-"""The ReLU twin of a soma: what a spiking network is compared with."""
+"""The ReLU counterpart of a soma, for comparing spiking networks with ordinary ones."""
 
 from typing import Any
 
@@ -9,10 +9,10 @@ from rheobase.nn.tdbn import TdBN
 
 
 class ReluSoma(ReferenceSoma):
-    """Batch normalisation of every branch, their sum, ReLU: a layer of an ordinary network, in the place of `Soma`.
+    """A layer of an ordinary network in place of a `Soma`: normalise every branch, add them, apply ReLU.
 
-    It has as many parameters as a `Soma`, and knows no time: sequences have one step. The settings of spiking neurons
-    mean nothing to it.
+    It has as many parameters as a `Soma`. It has no time dimension: sequences have one timestep. It ignores the
+    settings of spiking neurons.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class ReluSoma(ReferenceSoma):
 
     def current(self, *xs: Tensor) -> Tensor:
         if len(xs[0]) != 1:
-            raise ValueError(f"a ReLU network knows no time: expected one step, got {len(xs[0])}; use timesteps=1")
+            raise ValueError(f"a ReLU network has no time dimension: got {len(xs[0])} timesteps; use timesteps=1")
         return TdBN.current(self, *xs) if self.normalize else super().current(*xs)
 
     def fire(self, current: Tensor) -> Tensor:

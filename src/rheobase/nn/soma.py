@@ -1,4 +1,4 @@
-"""Somas: the bodies of layers of neurons."""
+"""Somas: layers of neurons."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,15 +17,15 @@ LEARN_DECAY = ("none", "layer", "channel")
 
 
 class Soma(TdBN):
-    """The body of a layer of neurons: one tdBN per incoming branch, their sum, leaky integration and firing.
+    """A layer of neurons: normalise every incoming branch by tdBN, add them, integrate with a leak and fire.
 
-    Called as `soma(x1, x2, ...)` with one synapse output [T, N, C, ...] per branch; returns spikes of that shape.
-    alpha = 1/sqrt(branches) follows from the number of branches, and tdBN and neuron share one v_th.
-    Without `normalize` the branches are currents already, and the neurons get their sum.
+    Call `soma(x1, x2, ...)` with one synapse output [T, N, C, ...] per branch. It returns spikes of the same shape.
+    The number of branches sets alpha = 1/sqrt(branches), and tdBN and the neuron share one v_th. If `normalize` is
+    false, the branches are currents already, and the neurons receive their sum.
 
-    The neuron: `decay` stays what it is, or starts there and is learnt, one for the layer or one per channel
-    (`learn_decay`); `surrogate` is a key of `functional.SURROGATES`; `reset` is hard (to 0) or soft (down by v_th), and
-    a part of the gradient unless `reset_gradient` is false. docs/neurons.md has the equations.
+    Settings of the neuron: `decay` is fixed, or the start of a learnt decay, one per layer or per channel
+    (`learn_decay`). `surrogate` is a key of `functional.SURROGATES`. `reset` is hard (to 0) or soft (lower by v_th).
+    Gradients flow through the reset unless `reset_gradient` is false. docs/neurons.md has the equations.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Soma(TdBN):
         functional.check_choice("reset", reset, functional.RESETS)
         functional.check_choice("learn_decay", learn_decay, LEARN_DECAY)
         if learn_decay != "none" and not 0 < decay < 1:
-            raise ValueError(f"Soma: a decay that is learnt starts between 0 and 1, both excluded, got {decay}")
+            raise ValueError(f"Soma: a learnt decay must start between 0 and 1, both excluded, got {decay}")
         self.normalize, self.decay, self.width = normalize, decay, width
         self.surrogate, self.reset, self.reset_gradient = surrogate, reset, reset_gradient
         self.learn_decay = learn_decay
@@ -67,9 +67,12 @@ class Soma(TdBN):
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         if cls.forward is Soma.forward and {"fire", "spike"} & cls.__dict__.keys():
-            raise ValueError(f"{cls.__name__}: the kernels of Soma call no fire or spike; derive it from ReferenceSoma")
+            raise ValueError(
+                f"{cls.__name__}: the kernels of Soma do not call fire or spike; derive the class from ReferenceSoma"
+            )
 
     def forward(self, *xs: Tensor | DeferredConv) -> Tensor:
+        """Return the spikes of one synapse output per branch."""
         self._check_number(xs)
         weight = self.weight if self.normalize else torch.full_like(self.bias, 1 / self.deviation)
         spikes, (mean, var) = self._fire(xs, weight, self._moments())
@@ -78,12 +81,12 @@ class Soma(TdBN):
         return spikes
 
     def present_decay(self) -> float | Tensor:
-        """The decay of now: a number, or a tensor of one or of all channels where it is learnt."""
+        """Return the present decay: a number, or, if learnt, a tensor with one value per layer or channel."""
         return self.decay if self.learn_decay == "none" else self.decay_logit.sigmoid()
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What makes another soma of this kind: all but channels and branches."""
+        """The arguments that make another soma like this one, except channels and branches."""
         return {
             "normalize": self.normalize,
             "decay": self.decay,
@@ -119,12 +122,12 @@ class Soma(TdBN):
         return spikes, moments
 
     def _moments(self) -> Moments | None:
-        """Those of tdBN; currents as they are have such as change nothing."""
+        """Return the moments of tdBN. Without normalisation, return moments that change nothing."""
         if self.normalize:
             return super()._moments()
         return torch.zeros_like(self.bias), torch.full_like(self.bias, 1 - self.eps)
 
-    # A checkpoint carries the neuron as a tensor, so that weights cannot be loaded into a different one.
+    # A checkpoint stores the neuron's settings as a tensor, so that weights cannot be loaded into a different neuron.
 
     def get_extra_state(self) -> Tensor:
         settings: list[Any] = [self.decay, self.v_th, self.width, self.eps, self.branches]
@@ -134,13 +137,13 @@ class Soma(TdBN):
     def set_extra_state(self, state: Tensor) -> None:
         names = ("decay", "v_th", "width", "eps", "branches", *_CHOICES)
         saved, own = state.tolist(), self.get_extra_state().tolist()
-        saved += [0.0] * (len(own) - len(saved))  # a checkpoint from before there was a choice
+        saved += [0.0] * (len(own) - len(saved))  # an older checkpoint, from before these settings existed
         different = [
             f"{n} {_shown(n, s)} (here {_shown(n, o)})" for n, s, o in zip(names, saved, own, strict=True) if s != o
         ]
         if different:
             raise ValueError(
-                f"Soma: the checkpoint was trained with {', '.join(different)}; build the network with that"
+                f"Soma: the checkpoint was trained with {', '.join(different)}; build the network with these settings"
             )
 
     def extra_repr(self) -> str:
@@ -150,7 +153,7 @@ class Soma(TdBN):
         )
 
 
-# Settings that are a choice, the paper's first: a checkpoint has their places.
+# Settings with a fixed set of values, the paper's first. A checkpoint stores the index of the value.
 _CHOICES: dict[str, list[Any]] = {
     "surrogate": list(functional.SURROGATES),
     "reset": list(functional.RESETS),
@@ -161,23 +164,23 @@ _CHOICES: dict[str, list[Any]] = {
 
 
 def _shown(name: str, value: float) -> str:
-    """A setting as it stands in a checkpoint, in words."""
+    """Return a setting from a checkpoint as text."""
     choices = _CHOICES.get(name, [])
     return str(choices[int(value)]) if 0 <= value < len(choices) else f"{value:g}"
 
 
 class ReferenceSoma(Soma):
-    """A soma on plain tensors, equation by equation: slower than `Soma`, equal to it, and open.
+    """A soma on plain tensors, equation by equation. It equals `Soma`, but is slower and can be extended.
 
-    It is the base of neurons of your own. Override `spike` to change the surrogate: spikes stay what they are, and
-    `deploy.fold` knows such a neuron. Override `fire` to change the dynamics:
+    Derive your own neurons from it. Override `spike` to change the surrogate: the spikes do not change, so
+    `deploy.fold` supports such a neuron. Override `fire` to change the dynamics:
 
         class Integrator(ReferenceSoma):
             def fire(self, current: Tensor) -> Tensor:
                 return self.spike(current.cumsum(0))
 
-    Normalisation, running statistics, process groups and the number of branches are inherited. It has derivatives of
-    any order. `observe` sees, and may replace, the current before the neurons get it.
+    Normalisation, running statistics, process groups and the number of branches are inherited. Derivatives of any
+    order work. Set `observe` to see, or replace, the current before the neurons receive it.
     """
 
     observe: Callable[[Tensor], Tensor] | None = None
@@ -192,7 +195,7 @@ class ReferenceSoma(Soma):
         return self.fire(current).to(inputs[0].dtype)
 
     def fire(self, current: Tensor) -> Tensor:
-        """Spikes [T, N, C, ...] of neurons that receive `current`, of that shape and of float32 or more."""
+        """Return the spikes [T, N, C, ...] of neurons that receive `current`, which is at least float32."""
         return functional.lif(
             current,
             decay=self.present_decay(),
@@ -204,11 +207,11 @@ class ReferenceSoma(Soma):
         )
 
     def spike(self, u: Tensor) -> Tensor:
-        """1 where the potential u is above v_th, else 0; the surrogate is in its gradient."""
+        """Return 1 where the potential u is above v_th, else 0. Its gradient is the surrogate."""
         return functional.spike(u, v_th=self.v_th, width=self.width, surrogate=self.surrogate)
 
     def current(self, *xs: Tensor) -> Tensor:
-        """The sum of the normalised branches: what the neurons receive."""
+        """Return the sum of the normalised branches, which the neurons receive."""
         inputs = [x.to(torch.promote_types(x.dtype, torch.float32)) for x in xs]
         if not self.normalize:
             return sum(inputs[1:], start=inputs[0])
@@ -229,7 +232,7 @@ class ReferenceSoma(Soma):
 
 
 def somas(network: nn.Module) -> dict[str, Soma]:
-    """The somas of a network by name, in the order in which they were built."""
+    """Return the somas of a network by name, in the order in which they were built."""
     return {name: module for name, module in network.named_modules() if isinstance(module, Soma)}
 
 
@@ -237,9 +240,9 @@ def somas(network: nn.Module) -> dict[str, Soma]:
 def watched(
     network: nn.Module, layers: Mapping[str, nn.Module], see: Callable[[str, Tensor], None], *, training: bool = False
 ) -> Iterator[None]:
-    """Call `see(name, output)` each time one of `layers` runs; meanwhile `network` trains, or evaluates, as asked.
+    """Call `see(name, output)` whenever one of `layers` runs. Put `network` in training or evaluation mode meanwhile.
 
-    Afterwards every part is in its own mode again.
+    At the end, restore the mode of every module.
     """
     handles = [
         layer.register_forward_hook(lambda _, __, out, name=name: see(name, out)) for name, layer in layers.items()

@@ -17,11 +17,11 @@ from rheobase.nn.convolution import DeferredConv, carried_out
 
 
 class TdBN(nn.Module):
-    """tdBN of every branch, with alpha = 1/sqrt(branches), and their sum: the currents [T, N, C, ...] of neurons.
+    """Normalise every branch by tdBN with alpha = 1/sqrt(branches) and add them: the input current of neurons.
 
-    It is the base of `Soma`, and stands alone where currents are carried on before neurons see them. Training uses the
-    moments of the batch, evaluation the running ones. With a process `group` (see `distributed`) the batch is that of
-    all its members.
+    It is the base of `Soma`. It is also used alone, where blocks pass on currents instead of spikes. Training uses the
+    moments of the batch, evaluation the running moments. With a process `group` (see `distributed`), the batch is that
+    of all processes together.
     """
 
     running_mean: Tensor
@@ -50,11 +50,12 @@ class TdBN(nn.Module):
         return self.v_th * self.branches**-0.5
 
     def forward(self, *xs: Tensor | DeferredConv) -> Tensor:
+        """Return the current of one synapse output per branch."""
         self._check_number(xs)
         return self.current(*map(carried_out, xs))
 
     def current(self, *xs: Tensor) -> Tensor:
-        """The sum of the normalised branches."""
+        """Return the sum of the normalised branches."""
         if self.training and self.group is not None:
             branches = self._jointly_normalised(xs)
         else:
@@ -64,7 +65,7 @@ class TdBN(nn.Module):
     def _each_normalised(self, xs: Sequence[Tensor]) -> list[Tensor]:
         branches, means, variances = [], [], []
         for i, x in enumerate(xs):
-            steps = x[:1] if kernels.is_static(x) else x  # of a static input all are the same
+            steps = x[:1] if kernels.is_static(x) else x  # in a static input all timesteps are the same
             mean, var = self.running_mean[i], self.running_var[i]
             if self.training:
                 functional.check_count(steps)
@@ -75,13 +76,13 @@ class TdBN(nn.Module):
             branches.append(flat.unflatten(0, steps.shape[:2]).expand_as(x))
             count = steps.numel() / self.channels
             means.append(mean)
-            variances.append(var * ((count - 1) / count))  # torch's variance is the unbiased one
+            variances.append(var * ((count - 1) / count))  # torch returns the unbiased variance
         if self.training:
             self._follow(torch.stack(means), torch.stack(variances))
         return branches
 
     def _jointly_normalised(self, xs: Sequence[Tensor]) -> list[Tensor]:
-        """With the moments of all members of the process group."""
+        """Normalise with the moments of the whole process group."""
         wide = [x.to(torch.promote_types(x.dtype, torch.float32)) for x in xs]
         rows = zip(wide, self.weight, self.bias, *self._batch_moments(wide), strict=True)
         return [
@@ -94,11 +95,11 @@ class TdBN(nn.Module):
             raise ValueError(f"{type(self).__name__}: expected {self.branches} branches, got {len(xs)}")
 
     def _moments(self) -> Moments | None:
-        """To normalise with: those of the batch in training, the running ones in evaluation."""
+        """Return the running moments in evaluation. None in training means those of the batch."""
         return None if self.training else (self.running_mean, self.running_var)
 
     def _batch_moments(self, xs: Sequence[Tensor]) -> Moments:
-        """Those of the batch, which the running ones follow."""
+        """Return the moments of the batch, and move the running ones towards them."""
         if self.group is not None:
             mean, var = kernels.joined_moments(xs, self.group)
         else:
@@ -107,7 +108,7 @@ class TdBN(nn.Module):
         return mean, var
 
     def _follow(self, mean: Tensor, var: Tensor) -> None:
-        """Move the running statistics towards these, now or `together` with those of other layers."""
+        """Move the running moments towards these, now or `together` with those of other layers."""
         postponed = None if torch.compiler.is_compiling() else _postponed.get()
         if postponed is None:
             self._move(mean, var)
@@ -116,12 +117,12 @@ class TdBN(nn.Module):
 
     @torch.no_grad()
     def _move(self, mean: Tensor, var: Tensor) -> None:
-        """In place, since CUDA graphs keep the tensors."""
+        """Update in place, because CUDA graphs hold on to the tensors."""
         self.running_mean.lerp_(mean.to(self.running_mean.dtype), self.momentum)
         self.running_var.lerp_(var.to(self.running_var.dtype), self.momentum)
 
     def __getstate__(self) -> dict[str, Any]:
-        """What can be copied and saved: a process group cannot."""
+        """Return what can be copied and saved, which excludes the process group."""
         return {name: value for name, value in self.__dict__.items() if name != "group"}
 
     def extra_repr(self) -> str:
@@ -133,14 +134,14 @@ _postponed: ContextVar[list[tuple[TdBN, Tensor, Tensor]] | None] = ContextVar("p
 
 @contextmanager
 def together() -> Iterator[None]:
-    """Inside, running statistics wait for the end; then all of them move in a few operations, not in two per layer."""
+    """Postpone updates of running moments to the end, and do them all in a few operations instead of two per layer."""
     moves: list[tuple[TdBN, Tensor, Tensor]] = []
     token = _postponed.set(moves)
     try:
         yield
     finally:
         _postponed.reset(token)
-    turns: Counter[TdBN] = Counter()  # of a layer that ran several times, one after the other
+    turns: Counter[TdBN] = Counter()  # a layer that ran several times moves several times
     lists: dict[tuple[int, float], tuple[list[Tensor], list[Tensor]]] = {}
     for layer, *moments in moves:
         running, targets = lists.setdefault((turns[layer], layer.momentum), ([], []))
@@ -154,5 +155,5 @@ def together() -> Iterator[None]:
 
 
 def normalisations(network: nn.Module) -> list[TdBN]:
-    """All layers of a network that keep statistics: its somas among them."""
+    """Return all layers of a network that keep running moments, including somas."""
     return [module for module in network.modules() if isinstance(module, TdBN)]

@@ -1,1 +1,1 @@
-"""The figures, tables and theorems of the paper, computed anew: each a function that returns a `Result`."""
+"""Reproduce the figures, tables and theorems of the paper. Each is a function that returns a `Result`."""

@@ -1,4 +1,4 @@
-"""Why tdBN works: other normalisations, alphas, depths, decays and windows, trained alike and briefly."""
+"""Ablation of tdBN: other normalisations, alphas, depths, decays and windows, each trained briefly in the same way."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -19,33 +19,35 @@ from rheobase.paper.result import CPU, Result
 from rheobase.paper.training import broken, images, recipe_for, source
 from rheobase.report.charts import Chart
 
-CIFAR_BATCH = 250  # divides the training images, so that every step is the captured one
+CIFAR_BATCH = 250  # divides the training images evenly, so that all steps use the CUDA graph
 
 
 @dataclass(frozen=True)
 class Variant:
-    """A network of the ablation, different from the others in one point."""
+    """A network of the ablation. It differs from the base network in one point."""
 
     depth: int = 20
     residual: bool = True
     norm: str = "tdbn"
     decay: float = 0.25
     ratio: float = 2.0
-    """width / v_th"""
+    """width / v_th."""
 
 
 @dataclass(frozen=True)
 class Setting:
+    """What all networks of an ablation share."""
+
     data: Path | None
     device: torch.device
     epochs: int
     timesteps: int
     channels: int
-    """Of the first of three stages; twice as many in each one after it."""
+    """Channels of the first of three stages. Each later stage has twice as many as the one before."""
 
 
 def variants() -> list[tuple[str, str, Variant]]:
-    """Group, label and network of every row; some rows share a network."""
+    """Return group, label and network of every row. Some rows share a network."""
     rows = [("normalisation", label, Variant(norm=norm)) for norm, (label, _) in VARIANTS.items()]
     for residual, kind in ((True, "residual"), (False, "plain")):
         rows += [("depth", f"{kind}, {n} layers", Variant(n, residual)) for n in (8, 20, 34, 50)]
@@ -62,10 +64,10 @@ def ablation(
     timesteps: int = 2,
     channels: int = 16,
 ) -> Iterator[Result]:
-    """Test accuracy of every variant; the result grows as they come."""
+    """Train every variant and yield the test accuracies so far, as each one finishes."""
     setting = Setting(data, device, epochs or (8 if data is None else 5), timesteps, channels)
-    images(data)  # what is wrong with the data is said once, before any process starts
-    # deep ones first: they take longest
+    images(data)  # report problems with the data once, before any process starts
+    # deep networks first, because they take the longest
     chosen = sorted(dict.fromkeys(v for _, _, v in variants()), key=lambda v: -v.depth)
     found: dict[Variant, tuple[float, float] | Failure] = {}
     for index, outcome in isolated(accuracy_and_loss, [(variant, setting) for variant in chosen]):
@@ -74,7 +76,7 @@ def ablation(
 
 
 def ablation_of(found: dict[Variant, tuple[float, float] | Failure], setting: Setting, to_come: int) -> Result:
-    """What was found so far: accuracy and loss of every variant."""
+    """Return the result so far, from the accuracy and loss of every finished variant."""
     rows: list[dict[str, Any]] = []
     failed = []
     for group, label, variant in variants():
@@ -95,8 +97,8 @@ def ablation_of(found: dict[Variant, tuple[float, float] | Failure], setting: Se
         group: [row for row in rows if row["group"] == group] for group in dict.fromkeys(r["group"] for r in rows)
     }
     comparison = [
-        f"Networks {setting.channels} channels wide at first, T = {setting.timesteps}, number of epochs: "
-        f"{setting.epochs}; one seed, so differences of a few points mean little.",
+        f"Networks with {setting.channels} channels in the first stage, T = {setting.timesteps}, epochs: "
+        f"{setting.epochs}, one seed. Differences of a few points mean little.",
         *(
             f"{group}: " + ", ".join(f"{row['label']} {row['accuracy']:.1f} %" for row in members)
             for group, members in groups.items()
@@ -126,11 +128,11 @@ def _claim(by_label: dict[str, float]) -> list[str]:
     residual, plain = (by_label.get(f"{kind}, 50 layers") for kind in ("residual", "plain"))
     if residual is None or plain is None:
         return []
-    return [f"The paper's claim, trainable at 50 layers: {residual:.1f} % with shortcuts, {plain:.1f} % without."]
+    return [f"The paper's claim is that 50 layers train: {residual:.1f} % with shortcuts, {plain:.1f} % without."]
 
 
 def accuracy_and_loss(variant: Variant, setting: Setting) -> tuple[float, float]:
-    """On the test images, after training."""
+    """Train a variant and return its accuracy and loss on the test images."""
     dataset = images(setting.data)
     recipe = replace(
         recipe_for(dataset, setting.device),
@@ -155,8 +157,9 @@ def accuracy_and_loss(variant: Variant, setting: Setting) -> tuple[float, float]
 def build(
     variant: Variant, setting: Setting, num_classes: int, in_channels: int, image_size: int, **neuron: float
 ) -> SpikingNet:
+    """Build the network of a variant."""
     block, per_block = (BasicBlock, 2) if variant.residual else (PlainBlock, 1)
-    count = (variant.depth - 2) // per_block  # between the encoding and the decoding layer
+    count = (variant.depth - 2) // per_block  # without the encoding and decoding layers
     sizes = [count - 2 * (count // 3), count // 3, count // 3]
     soma: SomaFactory = VARIANTS[variant.norm][1]
     if soma is StepNorm:

@@ -1,12 +1,12 @@
-"""Table 1 with its other side measured: converted networks beside directly trained ones, at 1, 2, 4, ... steps.
+"""Table 1 with measured conversions: converted networks next to directly trained ones, at 1, 2, 4, ... timesteps.
 
-What was measured of a converted network is kept in a file of its own, and not measured again: the command can be
-stopped and repeated, or given a few methods at a time.
+The results of each converted network are kept in a file and not measured again. So the command can be stopped and
+repeated, or run for a few methods at a time.
 """
 
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from rheobase import recipes, train
-from rheobase.convert.sweep import doubling
 from rheobase.data import Dataset
 from rheobase.data.feed import Feed, preprocessed
 from rheobase.deploy.network import Network, node_name
@@ -34,24 +33,28 @@ from rheobase.tasks.verify import recognised
 from rheobase.train import checkpoint
 from rheobase.train.record import write_result
 from rheobase.train.runs import Run, load_network
+from rheobase.train.sweep import doubling
 
 LONGEST = 512
-TENTH = 10  # every so many test images are looked at for longer
-LONGER = 4  # times as many steps for these
+LONGEST_ANEW = 128  # timesteps for methods that need a pass for each number of timesteps
+TENTH = 10  # every tenth test image is also run for longer
+LONGER = 4  # times as many timesteps for these
 NEAR = 0.5  # points below the ReLU network
-FEW = 8  # steps
-EPOCHS = 6  # of stand-ins on the digits
+FEW = 8  # timesteps
+EPOCHS = 6  # of small networks on the digits
 PARTS = "table1-parts"
 
 
 @dataclass(frozen=True)
 class Way:
-    """A method with its options, as a row of the table."""
+    """A conversion method with its options: one row of the table."""
 
     method: str
     options: dict[str, Any] = field(default_factory=dict)
     longer: bool = False
-    """Whether it needs more steps than all test images have time for."""
+    """Whether it needs so many timesteps that only some test images are run to the end."""
+    anew: bool = False
+    """Whether each number of timesteps needs a conversion and a pass of its own."""
 
 
 WAYS = {
@@ -59,25 +62,27 @@ WAYS = {
     "data-norm-max": Way("data-norm", {"percentile": 100.0}),
     "spike-norm": Way("spike-norm", longer=True),
     "rmp": Way("rmp"),
-    "calibrated": Way("calibrated"),
+    "calibrated": Way("calibrated", anew=True),
     "qcfs": Way("qcfs"),
 }
 
 
 @dataclass(frozen=True)
 class Curve:
-    """Accuracy (in percent) and energy of a network against its number of timesteps."""
+    """Accuracy (in percent) and energy of a network against its timesteps."""
 
     label: str
     points: list[dict[str, Any]]
-    """Of a converted one with `relu`, the accuracy of the network that it came from on the same images."""
+    """Points of a converted network include `relu`, the accuracy of the original network on the same images."""
     timesteps: int | None = None
-    """Those that it was trained with; None for a converted one."""
+    """Timesteps that it was trained with; None for a converted network."""
     data: str = ""
+    anew: bool = False
+    """Whether every point is a conversion of its own."""
 
     @property
     def near(self) -> dict[str, Any] | None:
-        """The first point that comes near to the ReLU network."""
+        """The first point that is close to the ReLU network."""
         return next((p for p in self.points if "relu" in p and p["accuracy"] >= p["relu"] - NEAR), None)
 
 
@@ -90,13 +95,13 @@ def table1(
     ways: Sequence[str] | None = None,
     longest: int | None = None,
 ) -> Iterator[Result]:
-    """Of spiking runs and of ReLU runs, whose conversions are measured; without any, of small ones on the digits.
+    """Compare spiking runs with conversions of ReLU runs. Without runs, train small networks on the digits.
 
-    Files of what was measured are kept in `folder`.
+    Measurements are kept in `folder`.
     """
     for name in ways or ():
         if name not in WAYS:
-            raise ValueError(f"unknown method '{name}'; choose some of {', '.join(WAYS)}")
+            raise ValueError(f"unknown method '{name}'; choose from {', '.join(WAYS)}")
     if not runs:
         yield from _stand_ins(folder, ways, longest or 32)
         return
@@ -107,11 +112,11 @@ def table1(
     curves = [curve for run in spiking if (curve := trained_curve(run)) is not None]
     jobs = [(run, name) for run in relus for name in ways or WAYS if (name == "qcfs") == (run.recipe.neuron == "qcfs")]
     if relus and not jobs:
-        raise ValueError(f"none of these runs can be converted by {', '.join(ways or ())}; leave --methods out")
+        raise ValueError(f"none of these runs can be converted by {', '.join(ways or ())}; leave out --methods")
     if not jobs:
         yield result(base, curves, "trained runs", device, 0)
     for i, (run, name) in enumerate(jobs):
-        part = converted_part(run, name, folder / PARTS, data=data, device=device, longest=longest or LONGEST)
+        part = converted_part(run, name, folder / PARTS, data=data, device=device, longest=longest)
         curves.append(converted_curve(name, run, part))
         yield result(base, curves, "trained runs", device, len(jobs) - i - 1)
 
@@ -136,7 +141,7 @@ def _stand_ins(folder: Path, ways: Sequence[str] | None, longest: int) -> Iterat
 
 
 def trained_curve(run: Run) -> Curve | None:
-    """Of a spiking run, from what its folder says: its last test, and other numbers of steps where they were kept."""
+    """Return the curve of a spiking run from its folder: its last test, and other timesteps if they were recorded."""
     rows = [row for row in run.rows() if "test_accuracy" in row]
     if not rows:
         return None
@@ -156,7 +161,7 @@ def trained_curve(run: Run) -> Curve | None:
 
 
 def _tested_on(run: Run) -> str:
-    """What the label of a curve must say of its images."""
+    """Return what the label of a curve must say about its images."""
     return ", held-out training images" if run.data.holdout else ""
 
 
@@ -165,20 +170,29 @@ def _point(t: int, accuracy: float, rate: float | None = None, joule: float | No
 
 
 def converted_curve(name: str, run: Run, part: dict[str, Any]) -> Curve:
+    """Return the curve of a converted network from its measurements."""
     points = [p | {"accuracy": 100 * p["accuracy"], "relu": 100 * p["relu"]} for p in part["points"]]
-    return Curve(f"{name}, {run.recipe.network}{_tested_on(run)}", points, data=run.recipe.data + _tested_on(run))
+    label, data = f"{name}, {run.recipe.network}{_tested_on(run)}", run.recipe.data + _tested_on(run)
+    return Curve(label, points, data=data, anew=WAYS[name].anew)
 
 
 def converted_part(
-    run: Run, name: str, folder: Path, *, data: Path | None = None, device: torch.device = CPU, longest: int = LONGEST
+    run: Run,
+    name: str,
+    folder: Path,
+    *,
+    data: Path | None = None,
+    device: torch.device = CPU,
+    longest: int | None = None,
 ) -> dict[str, Any]:
-    """What is measured of the run converted in this way; a file in `folder` keeps it, point by point if it can."""
+    """Measure the run converted in this way. A file in `folder` keeps the results, point by point where possible."""
+    longest = longest or (LONGEST_ANEW if WAYS[name].anew else LONGEST)
     way, tests = WAYS[name], [row for row in run.rows() if "test_accuracy" in row]
     if not tests:
         raise ValueError(f"{run.folder} has no test accuracy yet; let its first evaluation finish")
     path = folder / f"{run.folder.name}-{name}.json"
     asked = {"way": name, "method": way.method, "options": way.options, "step": tests[-1]["step"]}
-    asked |= {"longest": longest} if way.longer else {}  # from which on few images are looked at
+    asked |= {"longest": longest} if way.longer else {}  # above it, only some images are used
     kept = _kept(path, asked, run)
     known = {point["timesteps"] for point in kept.get("points", [])}
     missing = [t for t in doubling(longest) if t not in known]
@@ -187,28 +201,28 @@ def converted_part(
     bench = Bench(run, way, run.open_data(data), tests[-1]["test_accuracy"], data, device)
     about = {"asked": asked, "run": run.folder.name, "recipe": asdict(run.recipe), "sha256": run.trained().sha256()}
     seconds, began, points = kept.get("seconds", 0.0), time.monotonic(), kept.get("points", [])
-    for found in bench.calibrated(missing) if way.method == "calibrated" else [bench.all_at_once(longest)]:
-        points = sorted([*points, *found] if way.method == "calibrated" else found, key=lambda p: p["timesteps"])
+    for found in bench.one_by_one(missing) if way.anew else [bench.all_at_once(longest)]:
+        points = sorted([*points, *found] if way.anew else found, key=lambda p: p["timesteps"])
         kept = {**about, "points": points, "seconds": seconds + time.monotonic() - began}
         write_result(path, finite_or_null(kept), device=device, seed=0, data=bench.dataset.info.fingerprint)
     return kept
 
 
 def _kept(path: Path, asked: dict[str, Any], run: Run) -> dict[str, Any]:
-    """What the file has, if it is about this; a run that was kept without its weights is believed."""
+    """Return the content of the file if it matches. A run without weights cannot be checked and is trusted."""
     if not path.exists():
         return {}
     try:
         kept: dict[str, Any] = json.loads(path.read_text())
     except ValueError as error:
-        raise ValueError(f"{path} is damaged ({error}); remove it, and it will be measured again") from None
+        raise ValueError(f"{path} is damaged ({error}); remove it to measure again") from None
     another = checkpoint.newest_step(run.checkpoints) > 0 and kept.get("sha256") != run.trained().sha256()
     return {} if another or kept.get("asked") != asked else kept
 
 
 @dataclass(frozen=True)
 class Bench:
-    """Where the conversions of a run are measured."""
+    """The setup for measuring conversions of a run."""
 
     run: Run
     way: Way
@@ -218,13 +232,13 @@ class Bench:
     data: Path | None
     device: torch.device
 
-    def calibrated(self, timesteps: Sequence[int]) -> Iterator[list[dict[str, Any]]]:
-        """A network for each number of steps."""
+    def one_by_one(self, timesteps: Sequence[int]) -> Iterator[list[dict[str, Any]]]:
+        """Measure a separate network for each number of timesteps."""
         for t in timesteps:
             yield self._all_images(self._converted(t), [t])
 
     def all_at_once(self, longest: int) -> list[dict[str, Any]]:
-        """One network for all numbers of steps, and further ones on fewer images."""
+        """Measure one network at all numbers of timesteps, the largest ones on fewer images."""
         network = self._converted(longest)
         points = self._all_images(network, doubling(longest))
         if self.way.longer:
@@ -232,17 +246,27 @@ class Bench:
             model, images = load_network(self.run).float().to(self.device), sum(len(labels) for _, labels in few)
             about = {"images": images, "relu": recognised(model, few, 1).double().mean().item()}
             longer = [t for t in doubling(LONGER * longest) if t > longest]
-            points += [asdict(one) | about for one in measured(network, few, longer, self.run.data.shape)]
+            points += self._measured(network, few, longer, about)
         return points
 
     def _all_images(self, network: Network, timesteps: Sequence[int]) -> list[dict[str, Any]]:
         batches = Feed(self.dataset, self._recipe, self.device, torch.float32).testing()
         about = {"images": len(self.dataset.test), "relu": self.relu}
-        return [asdict(one) | about for one in measured(network, batches, timesteps, self.run.data.shape)]
+        return self._measured(network, batches, timesteps, about)
+
+    def _measured(
+        self,
+        network: Network,
+        batches: Iterable[tuple[Tensor, Tensor]],
+        timesteps: Sequence[int],
+        about: dict[str, Any],
+    ) -> list[dict[str, Any]]:
+        found = measured(network, batches, timesteps, self._recipe, self.dataset.info, self.device)
+        return [asdict(one) | about for one in found]
 
     def _converted(self, timesteps: int) -> Network:
         options: dict[str, Any] = {"data": self.data, "device": self.device, **self.way.options}
-        return convert_run(self.run, self.way.method, timesteps, **options).to(self.device)
+        return convert_run(self.run, self.way.method, timesteps, **options)
 
     @property
     def _recipe(self) -> Recipe:
@@ -250,7 +274,7 @@ class Bench:
 
 
 def _tenth(dataset: Dataset, recipe: Recipe, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
-    """A fixed tenth of the test images, from everywhere."""
+    """Yield batches of every tenth test image."""
     index = torch.arange(0, len(dataset.test), TENTH)
     images, labels = preprocessed(dataset, recipe, dataset.test, index, torch.float32)
     for x, y in zip(images.split(256), labels.split(256), strict=True):
@@ -258,7 +282,7 @@ def _tenth(dataset: Dataset, recipe: Recipe, device: torch.device) -> Iterator[t
 
 
 def result(base: Result | None, curves: list[Curve], source: str, device: torch.device, to_come: int) -> Result:
-    """The table of what is there so far."""
+    """Return the table so far."""
     rows = [asdict(curve) | {"near": curve.near and curve.near["timesteps"]} for curve in curves]
     converted = [curve for curve in curves if curve.timesteps is None]
     before = base.comparison if base else others.sentences("table1")
@@ -296,11 +320,12 @@ def _sentence(curve: Curve) -> str:
             f"within {NEAR:g} points of the ReLU network ({near['relu']:.2f} %) at T = {near['timesteps']}, for "
             f"{1e3 * near['joule']:.3g} mJ"
         )
-    return f"{curve.label}: {shown}; {end}."
+    how = f" (converted anew for each T, up to {curve.points[-1]['timesteps']})" if curve.anew else ""
+    return f"{curve.label}{how}: {shown}; {end}."
 
 
 def _verdict(curves: list[Curve]) -> list[str]:
-    """The paper's claim: few steps are enough for direct training, not for conversion."""
+    """Check the paper's claim that few timesteps are enough for direct training, but not for conversion."""
     converted = [c for c in curves if c.timesteps is None]
     data = {c.data for c in converted}
     direct = [c for c in curves if c.timesteps == 2 and c.label.startswith("direct") and {c.data} == data]

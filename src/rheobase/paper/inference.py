@@ -1,4 +1,4 @@
-"""Fig. 6 and Table 6: spikes per neuron and operations, of a trained run, or of networks at initialisation."""
+"""Fig. 6 and Table 6: spikes per neuron and operations, of a trained run or of networks at initialisation."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -18,7 +18,7 @@ from rheobase.tasks.open import open_trained
 from rheobase.train.runs import load_network
 
 TIMESTEPS = 6
-BATCH = 64  # of images, so that they fit into any memory
+BATCH = 64  # images, few enough for any memory
 NOISE = "noise images, networks at initialisation"
 PAPER = {  # additions and multiplications of the SNN, multiplications of the ANN
     "resnet19": (1.8e9, 3.4e7, 2.2e9),
@@ -27,7 +27,7 @@ PAPER = {  # additions and multiplications of the SNN, multiplications of the AN
 
 
 def fig6(*, run: Path | None = None, data: Path | None = None, images: int = 16, device: torch.device = CPU) -> Result:
-    """Average spikes per neuron and layer in one inference."""
+    """Measure the mean spikes per neuron in every layer, in one inference."""
     found: dict[str, list[LayerActivity]] = {}
     if run is not None:
         opened = open_trained(run)
@@ -41,13 +41,13 @@ def fig6(*, run: Path | None = None, data: Path | None = None, images: int = 16,
             network, x = _untrained(name, size)
             found[name] = activity(network.to(device), [x.to(device)], TIMESTEPS)
         source = f"{NOISE}, T = {TIMESTEPS}"
-    comparison = ["The paper: sparse in every layer, and the rates decrease slowly with depth."]
+    comparison = ["The paper: firing is sparse in every layer, and rates decrease slowly with depth."]
     for name, layers in found.items():
         half = len(layers) // 2
         early, late = (sum(layer.rate for layer in part) / len(part) for part in (layers[:half], layers[half:]))
         comparison.append(
             f"{name}: {min(layer.rate for layer in layers):.3f} to {max(layer.rate for layer in layers):.3f} spikes "
-            f"per neuron and step; {early:.3f} on average in the first half of the layers, {late:.3f} in the second."
+            f"per neuron and timestep; on average {early:.3f} in the first half of layers, {late:.3f} in the second."
         )
     charts = [
         Chart(
@@ -66,7 +66,7 @@ def fig6(*, run: Path | None = None, data: Path | None = None, images: int = 16,
 def table6(
     *, run: Path | None = None, data: Path | None = None, images: int = IMAGES, device: torch.device = CPU
 ) -> Result:
-    """Additions and multiplications of one inference, beside the twin without spikes."""
+    """Count the additions and multiplications of one inference, with and without spikes."""
     if run is not None:
         opened = open_trained(run)
         recipe = opened.recipe
@@ -85,18 +85,18 @@ def table6(
     rate, large = 1 - counted.activation_sparsity, _by_counting()
     comparison = [
         f"{name}, T = {timesteps}: {additions:.3g} additions and {multiplications:.3g} multiplications, "
-        f"{rate:.3f} spikes per neuron and step; without spikes {counted.dense:.3g} of each."
+        f"{rate:.3f} spikes per neuron and timestep; without spikes {counted.dense:.3g} of each."
     ]
     if name in PAPER:
         comparison += beside_the_paper(PAPER[name], counted)
     comparison += [
-        f"Conventions: with the scale of the pooling folded away {folded_additions:.3g} and {folded:.3g}; with the "
-        f"encoding layer computed once {once:.3g} multiplications. Not included: "
-        f"{sum(layer.bias for layer in counted.layers):.3g} additions of biases, {counted.neuron_updates:.3g} updates "
-        f"of neurons. The paper counts zeros of pixels and averages too: {counted.without_spikes:.3g} multiplications.",
+        f"Other conventions: with the pooling folded into the weights, {folded_additions:.3g} and {folded:.3g}; with "
+        f"the encoding layer computed once, {once:.3g} multiplications. Not included: "
+        f"{sum(layer.bias for layer in counted.layers):.3g} bias additions, {counted.neuron_updates:.3g} neuron "
+        f"updates. The paper also counts zeros in pixels and averages: {counted.without_spikes:.3g} multiplications.",
         f"Energy of the synapses at 4.6 pJ per multiplication with addition and 0.9 pJ per addition (45 nm): "
         f"{1e3 * counted.energy():.3g} mJ, without spikes {1e3 * counted.dense_energy():.3g} mJ. Memory traffic "
-        "is left out, and it can outweigh both.",
+        "is not included and can outweigh both.",
         _sentence(large),
     ]
     content = {
@@ -123,22 +123,22 @@ def table6(
 
 
 def beside_the_paper(paper: tuple[float, float, float], counted: Operations) -> list[str]:
-    """Additions are connections that spikes can use, times steps, times the share that is used: one by one."""
+    """Compare with the paper factor by factor: connections for spikes, timesteps, and the fraction that is used."""
     additions, multiplications, dense = paper
     spiking = sum(layer.dense for layer in counted.layers if layer.fed_by == "spikes")
     theirs, ours = additions / (TIMESTEPS * spiking), _by_spikes(counted) / (counted.timesteps * spiking)
     steps = (
-        f"Both take {TIMESTEPS} steps"
+        f"Both run at T = {TIMESTEPS}"
         if counted.timesteps == TIMESTEPS
-        else f"They take {TIMESTEPS} steps, we {counted.timesteps} (a factor of {counted.timesteps / TIMESTEPS:.3g})"
+        else f"This run has T = {counted.timesteps} (a factor of {counted.timesteps / TIMESTEPS:.3g})"
     )
     at_six = counted.without_spikes * TIMESTEPS / counted.timesteps
     return [
         f"The paper, T = {TIMESTEPS}: {additions:.2g} and {multiplications:.2g}; without spikes {dense:.2g}. {steps}. "
-        f"Spikes can use {spiking:.3g} connections, of which {theirs:.3f} do so at a step in the paper and {ours:.3f} "
-        f"here (a factor of {ours / theirs:.3g}): that is all there is to the difference in additions.",
-        f"Its multiplications are the layers that no spikes feed, at every step, zeros included: {at_six:.3g} at "
-        f"T = {TIMESTEPS}, the paper's {multiplications:.2g}"
+        f"Spikes can use {spiking:.3g} connections. Per timestep, a fraction of {theirs:.3f} is used in the paper and "
+        f"{ours:.3f} here (a factor of {ours / theirs:.3g}). These factors explain the whole difference in additions.",
+        f"The paper counts multiplications in layers without spike input, at every timestep, zeros included: "
+        f"{at_six:.3g} at T = {TIMESTEPS}, the paper's {multiplications:.2g}"
         + ("." if f"{at_six:.1e}" == f"{multiplications:.1e}" else " do not follow from its table."),
     ]
 
@@ -148,7 +148,7 @@ def _by_spikes(counted: Operations) -> float:
 
 
 def _by_counting() -> dict[str, float]:
-    """ResNet-34-large from its shapes, at the paper's rates: its own, and the one of its ResNet-19."""
+    """Count ResNet-34-large from its shapes, at the rates that the paper's counts imply for it and for ResNet-19."""
     dense, multiplied, rates = {}, {}, {}
     # fed by pixels or averages; the head of resnet34_large has no hidden layer behind its pooling
     for name, without_spikes in (("resnet19", ("stem", "head.hidden")), ("resnet34_large", ("stem", "head.decode"))):
@@ -173,12 +173,13 @@ def _by_counting() -> dict[str, float]:
 
 def _sentence(large: dict[str, float]) -> str:
     return (
-        f"ResNet-34-large by counting: {large['dense']:.3g} multiplications without spikes (the paper 1.4e10). The "
-        f"paper's {large['paper_additions']:.2g} additions mean that {large['rate']:.3f} of the connections are used "
-        f"at a step; at the {large['rate_of_resnet19']:.3f} of its ResNet-19 it would be "
-        f"{large['additions_at_that_rate']:.3g}. Multiplications are {large['multiplications']:.3g} for the encoding "
-        f"and decoding layers at T = {TIMESTEPS}. The paper's {large['paper_multiplications']:.2g} do not follow from "
-        f"its table: they would fit {large['steps_that_would_fit']:.1f} steps."
+        f"ResNet-34-large, counted from its shapes: {large['dense']:.3g} multiplications without spikes (the paper: "
+        f"1.4e10). The paper's {large['paper_additions']:.2g} additions imply that a fraction of {large['rate']:.3f} "
+        f"of the connections is used per timestep; at the {large['rate_of_resnet19']:.3f} of its ResNet-19, there "
+        f"would be {large['additions_at_that_rate']:.3g} additions. The encoding and decoding layers take "
+        f"{large['multiplications']:.3g} multiplications at T = {TIMESTEPS}. The paper's "
+        f"{large['paper_multiplications']:.2g} do not follow from its table; they would fit "
+        f"{large['steps_that_would_fit']:.1f} timesteps."
     )
 
 

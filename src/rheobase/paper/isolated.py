@@ -1,4 +1,4 @@
-"""Several trainings at the same time, each in a process of its own: one that breaks takes nothing else with it."""
+"""Run several jobs at the same time, each in its own process, so that one failure does not affect the others."""
 
 import os
 import traceback
@@ -14,15 +14,15 @@ import torch
 
 @dataclass(frozen=True)
 class Failure:
-    """In place of a result: what was raised, in a few words. The traceback went to standard error."""
+    """The error of a job in a few words, instead of a result. The traceback went to standard error."""
 
     reason: str
 
 
 def isolated(function: Callable[..., Any], jobs: Sequence[tuple[Any, ...]]) -> Iterator[tuple[int, Any]]:
-    """`function(*job)` of every job, one process per core: (index, result or `Failure`), as they come.
+    """Run `function(*job)` for every job, one process per core. Yield (index, result or `Failure`) as they finish.
 
-    Where nothing but failures came, that is an error.
+    Raise a ValueError if all jobs failed.
     """
     context, good = get_context("spawn"), 0
     to_start = list(enumerate(jobs))
@@ -41,7 +41,7 @@ def isolated(function: Callable[..., Any], jobs: Sequence[tuple[Any, ...]]) -> I
                 index, process = running.pop(ready)
                 try:
                     result = ready.recv()
-                except EOFError:  # killed: it could not say why
+                except EOFError:  # killed, so it could not report why
                     result = Failure("process ended")
                 process.join()
                 good += not isinstance(result, Failure)
@@ -50,11 +50,11 @@ def isolated(function: Callable[..., Any], jobs: Sequence[tuple[Any, ...]]) -> I
         for _, process in running.values():
             process.terminate()
     if not good:
-        raise ValueError(f"none of {len(jobs)} processes finished; their errors are above")
+        raise ValueError(f"none of {len(jobs)} processes finished; see their errors above")
 
 
 def _send(sender: Connection, function: Callable[..., Any], job: tuple[Any, ...]) -> None:
-    torch.set_num_threads(1)  # the other cores have jobs of their own
+    torch.set_num_threads(1)  # the other cores run other jobs
     try:
         result = function(*job)
     except Exception as error:

@@ -1,19 +1,21 @@
-"""Other systems in the paper's Tables 1 to 3, as printed there; the paper's own rows are in `paper.training`."""
+"""Other systems in the paper's Tables 1 to 3, as printed there. The paper's own rows are in `paper.training`."""
 
 from typing import NamedTuple
 
 
 class Other(NamedTuple):
+    """A system that the paper compares with."""
+
     source: str
     method: str
     accuracy: float
     """Top-1, in percent."""
     network: str | None = None
     timesteps: int | None = None
-    """Tables 2 and 3 state neither."""
+    """Tables 2 and 3 state neither network nor timesteps."""
 
 
-OTHERS: dict[str, dict[str, list[Other]]] = {  # by table and data set
+OTHERS: dict[str, dict[str, list[Other]]] = {  # by table and dataset
     "table1": {
         "cifar10": [
             Other("Sengupta et al. 2019", "ANN-SNN", 91.55, "VGG-16", 2500),
@@ -51,7 +53,7 @@ OTHERS: dict[str, dict[str, list[Other]]] = {  # by table and data set
 
 
 def sentences(table: str) -> list[str]:
-    """The other systems of a table, in one sentence per data set."""
+    """Return the other systems of a table, as one sentence per dataset."""
     return [
         f"Others on {data}, as the paper prints them: {'; '.join(map(_told, others))}."
         for data, others in OTHERS[table].items()
@@ -64,5 +66,5 @@ def _told(other: Other) -> str:
 
 
 def rows(table: str) -> list[dict[str, str | float | None]]:
-    """The same as plain data."""
+    """Return the other systems of a table as plain data."""
     return [{"data": data, **other._asdict()} for data, others in OTHERS[table].items() for other in others]

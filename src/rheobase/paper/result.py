@@ -1,4 +1,4 @@
-"""What a figure or table of the paper consists of here: plain data, charts, and sentences that compare."""
+"""The result for a figure or table of the paper: plain data, charts, and sentences that compare."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,21 +15,23 @@ CPU = torch.device("cpu")
 
 @dataclass(frozen=True)
 class Result:
+    """A reproduced figure, table or theorem."""
+
     name: str
     title: str
     source: str
-    """What it was computed on, said in the title of the picture."""
+    """What it was computed on; part of the title of the plot."""
     data: dict[str, Any]
     comparison: list[str]
-    """How it compares with the paper, sentence by sentence."""
+    """Sentences that compare it with the paper."""
     charts: list[Chart] = field(default_factory=list)
     device: torch.device = CPU
     to_come: int = 0
     """Parts that are still being computed."""
 
     def save(self, folder: Path) -> Path:
-        """As JSON into `folder`."""
+        """Save the result as JSON in `folder` and return the path."""
         path = folder / f"{self.name}.json"
         content = {"title": self.title, "source": self.source, "comparison": self.comparison, "data": self.data}
-        write_result(path, finite_or_null(content), device=self.device, seed=0)  # null: not estimated
+        write_result(path, finite_or_null(content), device=self.device, seed=0)  # null means not estimated
         return path

@@ -1,4 +1,4 @@
-"""Theorem 1, Theorem 2, Fig. 3 and Fig. 4: what needs no data."""
+"""Results that need no data: Theorem 1, Theorem 2, Fig. 3 and Fig. 4."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -25,7 +25,7 @@ from rheobase.report.charts import Chart
 
 V_TH, DECAY = 0.5, 0.25
 SIMULATED = "simulated currents"
-NETWORKS = (  # name, size and number of images, decay
+NETWORKS = (  # name, image size, number of images, decay
     ("plain20", 8, 8, 0.0),
     ("plain20", 8, 8, DECAY),
     ("resnet19", 8, 8, 0.0),
@@ -37,9 +37,9 @@ NETWORKS = (  # name, size and number of images, decay
 def theorem1(
     *, channels: int = 128, blocks: int = 3, probes: int = 6, networks: Sequence[tuple[str, int, int, float]] = NETWORKS
 ) -> Result:
-    """phi and varphi of LIF - convolution - tdBN at initialisation beside a calculation; then of whole networks.
+    """Measure phi and varphi of LIF - convolution - tdBN at initialisation, and compare them with a calculation.
 
-    Before them Lemma 2, on which the theorem rests, with rectifiers in place of spikes.
+    Also measure whole networks, and Lemma 2, on which the theorem is based, with rectifiers instead of spikes.
     """
     lemma2 = [_rectifiers(gain, channels, probes) for gain in (1.0, 2.0, 4.0)]
     rows = [_wide_blocks(r, channels, blocks, probes) for r in (1.0, 1.8, 2.0, 3.0)]
@@ -58,15 +58,15 @@ def theorem1(
     comparison = [
         "Lemma 2, phi(J J^T) = second moment out / in, for convolutions with rectifiers: "
         + "; ".join(f"phi {row['phi']:.3f}, moments {row['second_moments']:.3f}" for row in lemma2)
-        + ". With spikes it does not hold: at r = 1 the moments are "
-        f"{by_ratio[1.0]['second_moments']:.3f}, phi is {by_ratio[1.0]['phi']:.3f}.",
-        "The paper: phi(J J^T) = 1 in every block at decay 0, and varphi(J J^T) near 0 for isometry (Lemma 1).",
+        + ". It does not hold with spikes: at r = 1 the ratio of moments is "
+        f"{by_ratio[1.0]['second_moments']:.3f}, but phi is {by_ratio[1.0]['phi']:.3f}.",
+        "The paper: phi(J J^T) = 1 in every block at decay 0, and varphi(J J^T) is near 0 for isometry (Lemma 1).",
         f"Here phi follows [Phi(1 + r/2) - Phi(1 - r/2)] / (r^2 p (1 - p)) with r = width / v_th, p = 1 - Phi(1), "
-        f"to {100 * worst:.1f} % at worst: {by_ratio[1.0]['phi']:.3f} at r = 1, {by_ratio[1.8]['phi']:.3f} at 1.8, "
-        f"{by_ratio[2.0]['phi']:.3f} at 2, {by_ratio[3.0]['phi']:.3f} at 3. It is 1 near r = 1.8 only.",
+        f"within {100 * worst:.1f} %: {by_ratio[1.0]['phi']:.3f} at r = 1, {by_ratio[1.8]['phi']:.3f} at 1.8, "
+        f"{by_ratio[2.0]['phi']:.3f} at 2, {by_ratio[3.0]['phi']:.3f} at 3. It is 1 only near r = 1.8.",
         f"varphi is not near 0: {by_ratio[2.0]['varphi']:.2f} at r = 2 (predicted phi^2 / P = "
-        f"{by_ratio[2.0]['predicted_varphi']:.2f}). Half of the neurons pass no gradient, "
-        "the others more than their share.",
+        f"{by_ratio[2.0]['predicted_varphi']:.2f}). Half of the neurons pass on no gradient, "
+        "and the others more than their share.",
         "Residual blocks, r = 2: "
         + "; ".join(f"{row['block']} phi {row['phi']:.3f} (calculated {row['predicted_phi']:.3f})" for row in shortcuts)
         + ".",
@@ -114,7 +114,7 @@ def theorem1(
 
 
 def _rectifiers(gain: float, channels: int, probes: int) -> dict[str, float]:
-    """Convolution - rectifier on centred input; the second moments are as gain / 2 to 1."""
+    """Measure convolution - rectifier on centred input. The expected ratio of second moments is gain / 2."""
     torch.manual_seed(0)
     conv = _convolution(channels)
     torch.nn.init.normal_(conv.weight, std=(gain / conv.weight[0].numel()) ** 0.5)
@@ -126,7 +126,7 @@ def _rectifiers(gain: float, channels: int, probes: int) -> dict[str, float]:
 
 
 def _wide_blocks(ratio: float, channels: int, blocks: int, probes: int) -> dict[str, float]:
-    """Means over a chain of blocks that starts with currents N(0, v_th^2)."""
+    """Measure a chain of blocks that starts with currents N(0, v_th^2), and return the means."""
     torch.manual_seed(0)
     current = V_TH * torch.randn(1, 8, channels, 8, 8)
     estimates, moments = [], 0.0
@@ -150,7 +150,7 @@ def _wide_blocks(ratio: float, channels: int, blocks: int, probes: int) -> dict[
 
 
 def _residual_blocks(ratio: float, channels: int, probes: int) -> list[dict[str, Any]]:
-    """Two blocks with identity shortcuts in a row: the first receives a normal current, the second does not."""
+    """Measure two consecutive blocks with identity shortcuts. Only the first receives a normal current."""
     torch.manual_seed(0)
     current = V_TH * torch.randn(1, 8, channels, 8, 8)
     rows = []
@@ -167,7 +167,7 @@ def _residual_blocks(ratio: float, channels: int, probes: int) -> list[dict[str,
 
 
 def _convolution(channels: int) -> Conv2d:
-    """It wraps around: there are no borders."""
+    """Return a convolution that wraps around, so that there are no borders."""
     return Conv2d(channels, channels, 3, padding=1, padding_mode="circular", bias=False)
 
 
@@ -177,20 +177,20 @@ def _probe(output: Tensor, start: Tensor, probes: int, seed: int = 1) -> Estimat
 
 
 def _second_moments(output: Tensor, start: Tensor) -> float:
-    """Out / in."""
+    """Return the ratio of second moments, output to input."""
     return float(output.detach().square().mean() / start.detach().square().mean())
 
 
 def _range(entry: dict[str, Any]) -> str:
     phis = entry["phis"]
     return (
-        f"{entry['network']} at decay {entry['decay']:g}, r = 2: phi from {min(phis):.2f} to {max(phis):.2f}, mean "
-        f"over timesteps; their product over {len(phis)} blocks is {entry['product']:.2g}."
+        f"{entry['network']} at decay {entry['decay']:g}, r = 2: phi is {min(phis):.2f} to {max(phis):.2f}, mean "
+        f"over timesteps; the product over {len(phis)} blocks is {entry['product']:.2g}."
     )
 
 
 def theorem2(*, timesteps: int = 8, neurons: int = 200_000) -> Result:
-    """Variance of u against sigma^2 (1 - decay^(2t)) / (1 - decay^2), without and with resets."""
+    """Compare the variance of u with sigma^2 (1 - decay^(2t)) / (1 - decay^2), with and without resets."""
     rows = []
     for decay in (0.25, 0.5):
         for sigma in (0.1 * V_TH, V_TH, 2 * V_TH):
@@ -205,13 +205,13 @@ def theorem2(*, timesteps: int = 8, neurons: int = 200_000) -> Result:
     half = at[0.5, V_TH]
     comparison = [
         "The paper: u is normal with a variance proportional to that of x, about sigma^2 (1 + decay^2).",
-        f"Where no neuron fires, the variance is sigma^2 (1 - decay^(2t)) / (1 - decay^2), to {100 * worst:.2f} % "
-        "here; the paper's two terms are the first two of this sum.",
-        f"With tdBN's sigma = v_th, resets bend it: at decay 0.25 and step {timesteps} it is "
+        f"If no neuron fires, the variance is sigma^2 (1 - decay^(2t)) / (1 - decay^2), within {100 * worst:.2f} % "
+        "here. The paper's two terms are the first two of this sum.",
+        f"With tdBN's sigma = v_th, resets change it: at decay 0.25 and timestep {timesteps} it is "
         f"{standard['variance'][-1] / V_TH**2:.3f} sigma^2 (without resets "
         f"{standard['without_reset'][-1] / V_TH**2:.3f}, two terms {standard['two_terms'][-1] / V_TH**2:.3f}), "
         f"at decay 0.5 {half['variance'][-1] / V_TH**2:.3f} ({half['without_reset'][-1] / V_TH**2:.3f}).",
-        f"Resets remove large potentials only, so u is neither normal nor centred: its mean is "
+        f"Resets remove only large potentials, so u is neither normal nor centred: its mean is "
         f"{standard['mean'][-1] / V_TH:.3f} v_th at decay 0.25, {half['mean'][-1] / V_TH:.3f} v_th at 0.5.",
     ]
     charts = [
@@ -241,7 +241,7 @@ def theorem2(*, timesteps: int = 8, neurons: int = 200_000) -> Result:
 
 
 def fig3(*, timesteps: int = 6) -> Result:
-    """Histograms of the potential for several variances of the current, at the paper's decay of 0.25."""
+    """Compute histograms of the potential for several variances of the current, at the paper's decay of 0.25."""
     found = [
         membrane_distribution(ratio * V_TH, decay=DECAY, v_th=V_TH, timesteps=timesteps) for ratio in (0.5, 1.0, 2.0)
     ]
@@ -250,12 +250,12 @@ def fig3(*, timesteps: int = 6) -> Result:
         centres = [(a + b) / 2 for a, b in pairwise(f.histogram.edges)]
         series[f"sigma = {f.sigma / V_TH:g} v_th"] = (centres, f.histogram.density)
     comparison = [
-        "The paper shows potentials that look like their currents. So do these: all steps together, the variance is "
+        "The paper shows potentials that look like their currents. So do these: over all timesteps, the variance is "
         + ", ".join(
             f"{sum(f.variance) / timesteps / f.sigma**2:.3f} sigma^2 at sigma = {f.sigma / V_TH:g} v_th" for f in found
         )
         + ".",
-        "The variances that the paper drew are not stated; these are ours.",
+        "The paper does not state its variances; these are ours.",
     ]
     charts = [Chart("potential before reset, decay 0.25", "u", "density", series)]
     return Result(
@@ -264,18 +264,18 @@ def fig3(*, timesteps: int = 6) -> Result:
 
 
 def fig4(*, timesteps: int = 6) -> Result:
-    """Shares of neurons that fire k times, for several variances of the current."""
+    """Compute the fractions of neurons that fire k times, for several variances of the current."""
     found = [
         firing_distribution(ratio * V_TH, decay=DECAY, v_th=V_TH, timesteps=timesteps) for ratio in (0.25, 1.0, 4.0)
     ]
     counts = list(range(timesteps + 1))
     low, middle, high = found
     comparison = [
-        f"The paper: too small a variance silences neurons (a), too large a one makes them fire all the time (c). "
+        f"The paper: if the variance is too small, neurons are silent (a); if it is too large, they always fire (c). "
         f"Here {100 * low.shares[0]:.1f} % never fire at sigma = v_th / 4, {100 * middle.shares[0]:.1f} % at v_th, "
         f"{100 * high.shares[0]:.1f} % at 4 v_th.",
-        f"Rates are {low.rate:.4f}, {middle.rate:.3f} and {high.rate:.3f} per step. With currents that are independent "
-        "and centred, no variance makes a neuron fire at every step: the rate stays below one half.",
+        f"Rates are {low.rate:.4f}, {middle.rate:.3f} and {high.rate:.3f} per timestep. With independent, centred "
+        "currents, no variance makes a neuron fire at every timestep: the rate stays below one half.",
     ]
     charts = [
         Chart(

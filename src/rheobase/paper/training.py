@@ -1,4 +1,4 @@
-"""What trains: Fig. 2 and the accuracies of Tables 1 to 3; on the embedded digits unless told otherwise."""
+"""Results that need training: Fig. 2 and the accuracies of Tables 1 to 3. The default is the built-in digits."""
 
 from collections.abc import Iterator
 from dataclasses import asdict, replace
@@ -26,7 +26,7 @@ from rheobase.tasks.open import open_trained
 
 PRECISION: dict[str, Literal["bf16"]] = {"cuda": "bf16"}
 V_TH = 0.5
-BATCH = 36  # of the paper, for ResNet-19
+BATCH = 36  # the paper's, for ResNet-19
 PLAIN: dict[str, Any] = {"nesterov": False, "weight_decay": 0.0, "label_smoothing": 0.0}  # SGD as in the paper
 PUBLISHED = {  # (data, network, T): top-1 accuracy in percent
     "table1": {
@@ -43,9 +43,12 @@ PUBLISHED = {  # (data, network, T): top-1 accuracy in percent
 
 
 def fig2(*, data: Path | None = None, device: torch.device = CPU, timesteps: int = 2) -> Iterator[Result]:
-    """Gradient norms of the plain network over the first sixth of an epoch, with and without tdBN; as they come."""
+    """Measure gradient norms of the plain network over the first sixth of an epoch, with and without tdBN.
+
+    Yield the result so far as each network finishes.
+    """
     settings = [(width, decay, True) for width in (1.0, 0.9) for decay in (0.0, 0.25, 0.5)] + [(1.0, 0.25, False)]
-    images(data)  # what is wrong with the data is said once, before any process starts
+    images(data)  # report problems with the data once, before any process starts
     found: dict[int, GradientNorms | Failure] = {}
     for index, norms in isolated(first_sixth, [(data, device, timesteps, *setting) for setting in settings]):
         found[index] = norms
@@ -58,7 +61,7 @@ def fig2_of(
     source: str,
     device: torch.device,
 ) -> Result:
-    """What was found so far, by the index of its setting (width, decay, with tdBN)."""
+    """Return the result so far. `found` maps the index of a setting (width, decay, with tdBN) to its norms."""
     rows, failed = [], []
     for index, norms in found.items():
         width, decay, tdbn = settings[index]
@@ -73,17 +76,17 @@ def fig2_of(
         rows.append({"label": label, "decay": decay, "width": width, "tdbn": tdbn, **asdict(norms), **ratios})
     with_tdbn = [row for row in rows if row["tdbn"]]
     comparison = [
-        "The paper: level at decay 0, rising slowly with depth at 0.25 and 0.5, all within 1e-5 to 1e-4 (its scale "
-        "depends on the size of the network and is not comparable).",
-        "Here, first layer / last layer of the norm with respect to weights (with respect to spikes): "
+        "The paper: norms are level at decay 0 and rise slowly with depth at 0.25 and 0.5, all between 1e-5 and 1e-4 "
+        "(the scale depends on the size of the network and cannot be compared).",
+        "Here, the ratio of first to last layer of the norm with respect to weights (to spikes): "
         + "; ".join(f"{row['label']}: {row['weight_ratio']:.2f} ({row['spike_ratio']:.2f})" for row in with_tdbn)
-        + ". A ratio below 1 is a gradient that shrinks on its way to the input.",
+        + ". A ratio below 1 means that the gradient shrinks on its way to the input.",
         *_by_width(with_tdbn),
         *(
             f"Without tdBN: {row['weights'][0]:.1g} in the first layer, {row['weights'][-1]:.1g} in the last"
             + (
-                ": neurons fall silent within a few layers, and a potential of exactly 0 lies on the edge of the "
-                "window, where the gradient is 0."
+                ": neurons fall silent within a few layers, and a potential of exactly 0 is on the edge of the window, "
+                "where the gradient is 0."
                 if not any(row["weights"])
                 else "."
             )
@@ -115,7 +118,7 @@ def fig2_of(
 
 
 def _by_width(rows: list[dict[str, Any]]) -> list[str]:
-    """Which way the curves lean, beside the calculation of Theorem 1."""
+    """Say whether gradients grow or shrink, and what Theorem 1 predicts."""
     sentences = []
     for width in dict.fromkeys(row["width"] for row in rows):
         own = [row for row in rows if row["width"] == width]
@@ -123,7 +126,7 @@ def _by_width(rows: list[dict[str, Any]]) -> list[str]:
         words = {"shrinks" if ratio < 0.8 else "grows" if ratio > 1.25 else "keeps its size" for ratio in ratios}
         sentences.append(
             f"At width {width:g} the gradient {' or '.join(sorted(words))} on its way to the input: "
-            f"{min(ratios):.2f} to {max(ratios):.2f} over {len(own[0]['layers'])} layers; calculated at decay 0, from "
+            f"{min(ratios):.2f} to {max(ratios):.2f} over {len(own[0]['layers'])} layers. Calculated at decay 0, from "
             f"width / v_th alone: {own[0]['calculated_ratio']:.2f}."
         )
     return sentences
@@ -132,7 +135,7 @@ def _by_width(rows: list[dict[str, Any]]) -> list[str]:
 def first_sixth(
     data: Path | None, device: torch.device, timesteps: int, width: float, decay: float, tdbn: bool
 ) -> GradientNorms:
-    """Of the plain network, over the first sixth of an epoch."""
+    """Measure the gradient norms of the plain network over the first sixth of an epoch."""
     dataset = images(data)
     recipe = replace(recipe_for(dataset, device), timesteps=timesteps, **PLAIN)
     torch.manual_seed(0)
@@ -152,15 +155,17 @@ def first_sixth(
 
 
 def images(data: Path | None) -> Dataset:
+    """Load CIFAR-10 from `data`, or the built-in digits."""
     return load("cifar10", data) if data is not None else load("digits")
 
 
 def source(data: Path | None) -> str:
-    return "CIFAR-10" if data is not None else "embedded digits instead of CIFAR-10"
+    """Return the name of these images."""
+    return "CIFAR-10" if data is not None else "built-in digits instead of CIFAR-10"
 
 
 def recipe_for(dataset: Dataset, device: torch.device) -> Recipe:
-    """The demo's, with the loss and the batch of the paper; on CIFAR-10 with its augmentation."""
+    """Return the demo recipe with the paper's loss and batch size, and on CIFAR-10 with its augmentation."""
     recipe = replace(
         recipes.get("demo"),
         data=dataset.info.name,
@@ -172,11 +177,12 @@ def recipe_for(dataset: Dataset, device: torch.device) -> Recipe:
 
 
 def broken(failed: list[dict[str, str]]) -> list[str]:
+    """Return a sentence for every job that failed."""
     return [f"Did not finish: {one['label']} ({one['reason']})." for one in failed]
 
 
 def table(name: str, runs: list[Path], *, epochs: int = 3) -> Result:
-    """Accuracies of Table 1, 2 or 3 beside those of finished runs; without any, of a small network on the digits."""
+    """Compare runs with the accuracies of Table 1, 2 or 3. Without runs, train a small network on the digits."""
     published = PUBLISHED[name]
     rows: list[dict[str, Any]] = []
     if runs:
@@ -193,19 +199,19 @@ def table(name: str, runs: list[Path], *, epochs: int = 3) -> Result:
         source = "trained runs"
     else:
         rows += [_stand_in(timesteps, epochs) for timesteps in sorted({t for _, _, t in published})]
-        source = "embedded digits and a small network, instead of the paper's data"
+        source = "built-in digits and a small network instead of the paper's data"
     comparison = [
         f"{row['network']} on {row['data']}, T = {row['timesteps']}: {row['last']:.2f} % after {row['epochs']} of "
-        f"{row.get('planned', row['epochs'])} epochs (best epoch {row['best']:.2f} %), the paper "
-        + (f"{row['paper']:.2f} %." if row["paper"] else "has no such number.")
-        + (" Its recordings are simulated: this says nothing about real ones." if row.get("simulated") else "")
+        f"{row.get('planned', row['epochs'])} epochs (best epoch {row['best']:.2f} %). The paper "
+        + (f"reports {row['paper']:.2f} %." if row["paper"] else "has no number for this.")
+        + (" The recordings are simulated, so this says nothing about real ones." if row.get("simulated") else "")
         + (" It was tested on held-out training images, not on the test images." if row.get("holdout") else "")
         for row in rows
     ]
     missing = [key for key in published if key not in {(r["data"], r["network"], r["timesteps"]) for r in rows}]
     comparison += [
-        f"Not here: {network} on {data}, T = {t} (the paper: {published[data, network, t]:.2f} %); train it, and give "
-        "the folder of the run."
+        f"Missing: {network} on {data}, T = {t} (the paper: {published[data, network, t]:.2f} %); train it and give "
+        "the run folder."
         for data, network, t in missing
     ]
     comparison += others.sentences(name)

@@ -1,4 +1,4 @@
-"""Small recipes: the demo on the embedded digits, and images of your own."""
+"""Small recipes: the demo on the built-in digits, and your own images."""
 
 from rheobase.plugins import recipe
 from rheobase.recipes.recipe import Recipe
@@ -6,7 +6,7 @@ from rheobase.recipes.recipe import Recipe
 
 @recipe
 def demo() -> Recipe:
-    """A small residual network on the embedded digits: a minute on two cores."""
+    """A small residual network on the built-in digits. It trains in a minute on two cores."""
     return Recipe(
         name="demo",
         data="digits",
@@ -25,7 +25,7 @@ def demo() -> Recipe:
 
 @recipe
 def images_resnet19() -> Recipe:
-    """A folder of your own images (--data), one sub-folder per class."""
+    """Your own images: a folder (--data) with one sub-folder per class."""
     return Recipe(
         name="images_resnet19",
         data="folder",

@@ -1,4 +1,4 @@
-"""Recordings of event cameras, real and simulated."""
+"""Recipes for event-camera recordings, real and simulated."""
 
 from rheobase.plugins import recipe
 from rheobase.recipes.recipe import Recipe
@@ -38,7 +38,7 @@ def dvscifar10_resnet19() -> Recipe:
 
 @recipe
 def nmnist() -> Recipe:
-    """N-MNIST, or a subset of it. 96.55 % +- 1.02 over five folds of 1100 recordings, 2 minutes a fold on one core."""
+    """N-MNIST, or a subset. 96.55 % +- 1.02 over five folds of 1100 recordings, 2 minutes per fold on one core."""
     return Recipe(
         name="nmnist",
         data="nmnist",
@@ -55,7 +55,7 @@ def nmnist() -> Recipe:
 
 @recipe
 def digits_dvs() -> Recipe:
-    """Embedded digits before a simulated event camera: 95.54 %, seed 0, 3 minutes on one core."""
+    """The built-in digits, seen by a simulated event camera: 95.54 %, seed 0, 3 minutes on one core."""
     return Recipe(
         name="digits_dvs",
         data="digits-dvs",
@@ -74,7 +74,7 @@ def digits_dvs() -> Recipe:
 
 @recipe
 def dvscifar10_simulated() -> Recipe:
-    """A simulated stand-in for DVS-CIFAR10, from the test images of CIFAR-10: 65.4 % in 139 s on one H200, seed 0."""
+    """A simulated DVS-CIFAR10, made from the CIFAR-10 test images: 65.4 % in 139 s on one H200, seed 0."""
     return Recipe(
         name="dvscifar10_simulated",
         data="dvscifar10-simulated",
@@ -95,7 +95,7 @@ def dvscifar10_simulated() -> Recipe:
 
 @recipe
 def events_resnet17() -> Recipe:
-    """A folder of your own recordings (--data), one sub-folder per class, of any sensor."""
+    """Your own recordings from any sensor: a folder (--data) with one sub-folder per class."""
     return Recipe(
         name="events_resnet17",
         data="recordings",

@@ -1,4 +1,4 @@
-"""ImageNet: the rows of the paper's table."""
+"""ImageNet recipes: the rows of the paper's table."""
 
 from rheobase.plugins import recipe
 from rheobase.recipes.recipe import Recipe

@@ -1,6 +1,6 @@
-"""What a recipe is: everything that decides the outcome of a training run.
+"""A recipe: everything that determines the outcome of a run.
 
-Its parts (data, network, neuron, loss, optimizer) are names on the shelves of `plugins`: ours, or yours.
+Its parts (data, network, neuron, loss, optimizer) are names on the shelves of `plugins`: built in, or your own.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -8,113 +8,113 @@ from dataclasses import dataclass, fields, replace
 from math import inf
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-LARGEST, LARGEST_SEED = 10**9, 2**63 - 1  # numbers above are a slip of the hand, and overflow somewhere
+LARGEST, LARGEST_SEED = 10**9, 2**63 - 1  # larger numbers are typos, and would overflow
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """The settings of a run. What stands below a field is its meaning, here and in `rheobase recipes NAME`."""
+    """The settings of a run. The text below each field is its meaning; `rheobase recipes NAME` shows it too."""
 
     name: str
-    """Of the recipe; runs without a folder of their own are called after it."""
+    """Name of the recipe. Default run folders are named after it."""
     data: str
-    """Data set."""
+    """Dataset to train on."""
     network: str
-    """Network; `rheobase models` lists ours."""
+    """Network to train; `rheobase models` lists them."""
     timesteps: int
-    """T: steps that the network takes for one image, or slices of a recording."""
+    """T: the number of timesteps per image, or of slices per recording."""
     epochs: int
     """Passes over the training images."""
     batch_size: int
-    """Images per optimiser step, over all processes together."""
+    """Images per optimiser step, summed over all processes."""
 
     holdout: int = 0
-    """Training images to test on in the place of the test images, to choose settings by; always the same ones."""
+    """Training images to test on instead of the test images, for choosing settings. They are always the same ones."""
     image_size: int = 0
-    """Side that images of a folder are resized to, and recordings; 0 for data sets with a size of their own."""
+    """Side in pixels that folder images and recordings are resized to. 0 for datasets with a fixed size."""
     slice_by: Literal["time", "count"] = "time"
-    """What the slices of a recording have in common: their duration, or their number of events."""
+    """How recordings are sliced: into slices of equal duration, or of equal event count."""
     window: int = 0
-    """Microseconds (or events) of a slice; 0: as the data set has it, for your own recordings all of one in slices."""
+    """Microseconds (or events) per slice. 0: the dataset's default; your own recordings are cut into equal slices."""
     sensor: str = "none"
-    """Width and height of the sensor, like 346x260, of recordings that do not state theirs."""
+    """Width and height of the sensor, such as 346x260, for recordings that do not state it."""
     decay: float = 0.25
-    """Share of its potential that a neuron keeps from one step to the next."""
+    """Fraction of its potential that a neuron keeps from one timestep to the next."""
     v_th: float = 0.5
-    """Threshold above which a neuron fires."""
+    """Firing threshold of the neurons."""
     width: float = 1.0
-    """Width of the surrogate: how far from the threshold a spike has a gradient."""
+    """Width of the surrogate gradient around the threshold."""
     surrogate: str = "rectangle"
-    """The derivative of a spike: rectangle (the paper's), triangle, sigmoid or atan, as high as 1 / width."""
+    """Shape of the surrogate gradient: rectangle (the paper's), triangle, sigmoid or atan. Its height is 1 / width."""
     reset: Literal["hard", "soft"] = "hard"
-    """After a spike the potential is 0, or lower by v_th."""
+    """What a spike does to the potential: set it to 0 (hard), or lower it by v_th (soft)."""
     reset_gradient: bool = True
-    """Whether the reset takes part in the gradient."""
+    """Whether gradients flow through the reset."""
     learn_decay: Literal["none", "layer", "channel"] = "none"
-    """Learn the decay from its value on: one for a layer, or one for each of its channels."""
+    """Learn the decay, starting from `decay`: one per layer, or one per channel."""
     neuron: str = "lif"
-    """What the network's somas are made of; `relu`: the twin without spikes, `qcfs`: one to be converted to spikes."""
+    """Neuron model: `lif`, `relu` (no spikes), `qcfs` (no spikes, trained for conversion), or one from a plugin."""
     levels: int = 8
-    """Of neuron=qcfs: steps between 0 and the threshold, to which activations are rounded."""
+    """For neuron=qcfs: number of levels between 0 and the threshold that activations are rounded to."""
 
     normalisation: Literal["tdbn", "none", "neunorm"] = "tdbn"
-    """Of what a neuron receives: `none` is STBP as it was, `neunorm` that of Wu et al. (2019); neither is deployed."""
+    """Normalisation of the neurons' input: `none` is plain STBP, `neunorm` Wu et al. (2019). Only `tdbn` deploys."""
 
     optimizer: str = "sgd"
-    """Optimiser: `sgd`, `adamw`, or one of a plugin."""
+    """Optimiser: `sgd`, `adamw`, or one from a plugin."""
     lr: float = 0.1
-    """Learning rate that the schedule starts from."""
+    """Initial learning rate of the schedule."""
     momentum: float = 0.9
-    """Of SGD; the first beta of AdamW."""
+    """Momentum of SGD, or the first beta of AdamW."""
     nesterov: bool = False
-    """Nesterov's momentum, for SGD."""
+    """Whether SGD uses Nesterov momentum."""
     weight_decay: float = 0.0
-    """Weight decay of the optimiser; tdBN and biases have none."""
+    """Weight decay of the optimiser. It does not apply to tdBN and biases."""
     schedule: Literal["step", "cosine"] = "step"
     """How the learning rate falls: in steps, or along a cosine to 0."""
     step_epochs: int = 35
-    """The step schedule multiplies the learning rate by 0.1 every so many epochs."""
+    """Epochs after which the step schedule multiplies the learning rate by 0.1."""
     warmup_epochs: float = 0.0
-    """Epochs in which the learning rate rises from 0."""
+    """Epochs during which the learning rate rises from 0."""
 
     loss: str = "mean"
-    """`mean`: cross-entropy of the mean output (Eq. 11-13); `steps`: mean of the cross-entropies of all steps (TET)."""
+    """`mean`: cross-entropy of the mean output (Eq. 11-13). `steps`: mean cross-entropy over timesteps (TET)."""
     label_smoothing: float = 0.0
-    """Share of a label that is spread over all classes."""
+    """Fraction of each label that is spread over all classes."""
     freeze: Literal["none", "body"] = "none"
-    """`body`: only the head is trained, of a network that starts from a trained one."""
+    """`body`: train only the head. The run must start from a trained network."""
     average: float = 0.0
-    """Decay per step of the moving average of weights that is evaluated and kept; 0: no average."""
+    """Decay per step of the moving average of the weights, which is evaluated and saved. 0: no average."""
     short_timesteps: int = 0
     """Timesteps in the first `short_epochs` epochs."""
     short_epochs: int = 0
-    """How many epochs at the beginning run with `short_timesteps` steps."""
+    """Number of initial epochs that run with `short_timesteps`."""
 
     padding: int = 0
-    """Random crop: images move by up to so many pixels."""
+    """Random crop: largest shift of an image, in pixels."""
     flip: bool = False
-    """Mirror half of the images."""
+    """Whether to mirror half of the images at random."""
     alternate_flip: bool = False
-    """Mirror every image in every other epoch, instead of at random: no two epochs in a row look alike."""
+    """Whether to mirror each image in every other epoch instead of at random, so that consecutive epochs differ."""
     time_jitter: int = 0
-    """Event sequences begin up to so many steps earlier or later."""
+    """Largest random shift of an event sequence in time, in timesteps."""
     cutout: int = 0
-    """Side of the square that is blanked out at a random place of every image; 0: none."""
+    """Side of the square that is blanked out at a random place in every image. 0: none."""
     policy: Literal["none", "trivial"] = "none"
-    """`trivial` is TrivialAugment: one random operation of random strength per image."""
+    """Augmentation policy. `trivial` is TrivialAugment: one random operation of random strength per image."""
 
     precision: Literal["fp64", "fp32", "bf16", "fp16"] = "fp32"
-    """Arithmetic of the step."""
+    """Floating-point precision of training."""
     memory: Literal["speed", "packed", "recompute"] = "speed"
-    """What is kept for the backward pass: all, spikes as bits, or as little as possible; gradients are the same."""
+    """What the backward pass keeps: everything, spikes as bits, or as little as possible. Gradients do not change."""
     statistics: Literal["joined", "local"] = "joined"
-    """Of several processes, tdBN normalises by the images of all together, or each by its own."""
+    """Batch statistics of tdBN in several processes: computed over all images, or by each process over its own."""
     deterministic: bool = False
-    """On a GPU, only algorithms of cuDNN that give the same bits every time; slower."""
+    """Whether to use only cuDNN algorithms that give the same bits every time on a GPU. Slower."""
     evaluate_every: int = 1
-    """Epochs between two evaluations; the last epoch is always evaluated."""
+    """Epochs between evaluations. The last epoch is always evaluated."""
     seed: int = 0
-    """Of all random numbers: weights, order, augmentation."""
+    """Random seed for weights, order of images and augmentation."""
 
     def __post_init__(self) -> None:
         for name, kind in get_type_hints(Recipe).items():
@@ -155,19 +155,19 @@ class Recipe:
             lambda v: v >= 0,
         )
         if self.learn_decay != "none" and not 0 < self.decay < 1:
-            raise ValueError(f"decay: one that is learnt starts between 0 and 1, both excluded, got {self.decay}")
+            raise ValueError(f"decay: a learnt decay must start between 0 and 1, both excluded, got {self.decay}")
         if self.neuron in ("relu", "qcfs") and self.timesteps != 1:
-            raise ValueError(f"neuron={self.neuron} knows no time: expected timesteps=1, got {self.timesteps}")
+            raise ValueError(f"neuron={self.neuron} has no time dimension: expected timesteps=1, got {self.timesteps}")
         if self.normalisation != "tdbn" and self.neuron != "lif":
-            raise ValueError(f"normalisation={self.normalisation} is for neuron=lif, got neuron={self.neuron}")
+            raise ValueError(f"normalisation={self.normalisation} needs neuron=lif, got neuron={self.neuron}")
         if self.levels != Recipe.levels and self.neuron in ("lif", "relu"):
-            raise ValueError(f"levels are those of neuron=qcfs; leave them out with neuron={self.neuron}")
+            raise ValueError(f"levels is a setting of neuron=qcfs; leave it out with neuron={self.neuron}")
         if self.short_epochs and not self.short_timesteps:
-            raise ValueError("short_epochs needs short_timesteps: the number of timesteps in those epochs")
+            raise ValueError("short_epochs needs short_timesteps, the number of timesteps in those epochs")
         if self.short_epochs and self.short_timesteps > self.timesteps:
             raise ValueError(f"short_timesteps: expected at most {self.timesteps}, got {self.short_timesteps}")
         if self.nesterov and not self.momentum:
-            raise ValueError("nesterov needs momentum; use nesterov=false")
+            raise ValueError("nesterov=true needs a momentum above 0; set momentum, or nesterov=false")
         if self.alternate_flip and not self.flip:
             raise ValueError("alternate_flip needs flip=true")
 
@@ -178,24 +178,24 @@ class Recipe:
 
     @classmethod
     def of(cls, settings: Mapping[str, Any], source: object) -> "Recipe":
-        """The recipe with these settings, which come from the file `source`."""
+        """Return the recipe with these settings, which were read from the file `source`."""
         try:
             return cls(**settings)
         except (TypeError, ValueError, OverflowError) as error:
-            raise ValueError(f"{source}: no recipe of this version of rheobase ({error})") from None
+            raise ValueError(f"{source}: not a recipe of this version of rheobase ({error})") from None
 
     def slicing(self) -> dict[str, int | str]:
-        """Settings of how recordings are sliced, where they are not those of the data set."""
+        """Return the slicing settings that differ from the dataset's defaults."""
         defaults = {f.name: f.default for f in fields(self)}
         chosen = {name: getattr(self, name) for name in ("slice_by", "window", "sensor")}
         return {name: value for name, value in chosen.items() if value != defaults[name]}
 
     def timesteps_at(self, epoch: int) -> int:
-        """T in that epoch, which counts from 0."""
+        """Return T in this epoch; epochs count from 0."""
         return self.short_timesteps if epoch < self.short_epochs else self.timesteps
 
     def changed(self, settings: Iterable[str]) -> "Recipe":
-        """This recipe with `key=value` settings, values given as text."""
+        """Return a copy with `key=value` settings changed; values are given as text."""
         kinds = get_type_hints(Recipe)
         changes = {}
         for setting in settings:

@@ -1,4 +1,4 @@
-"""The settings of a recipe, each with its meaning: the text that stands below its field in `Recipe`."""
+"""The settings of a recipe, each with its meaning: the text below its field in `Recipe`."""
 
 import ast
 from dataclasses import MISSING, dataclass, fields
@@ -12,19 +12,21 @@ from rheobase.recipes.recipe import Recipe
 
 @dataclass(frozen=True)
 class Setting:
+    """One setting of a recipe: its value, its default and its meaning."""
+
     name: str
     value: Any
     default: Any
-    """None where every recipe has to state it."""
+    """None if every recipe must state it."""
     changed: bool
-    """Whether the recipe differs from the default."""
+    """Whether the recipe changes the default."""
     meaning: str
     choices: tuple[str, ...]
-    """Empty where others than these are possible."""
+    """Empty if the values are not a fixed set."""
 
 
 def settings(recipe: Recipe) -> list[Setting]:
-    """All settings of `recipe` but its name."""
+    """Return all settings of `recipe` except its name."""
     kinds, known = get_type_hints(Recipe), meanings()
     found = []
     for field in fields(Recipe):
@@ -40,7 +42,7 @@ def settings(recipe: Recipe) -> list[Setting]:
 
 @cache
 def meanings() -> dict[str, str]:
-    """The meaning of every setting: Python keeps no docstrings of fields, so they are read from the source."""
+    """Return the meaning of every setting. Python keeps no docstrings of fields, so they are read from the source."""
     (definition,) = ast.parse(getsource(Recipe)).body
     assert isinstance(definition, ast.ClassDef)
     found = {}
@@ -52,11 +54,11 @@ def meanings() -> dict[str, str]:
 
 
 def differences(recipe: Recipe, other: Recipe) -> dict[str, tuple[Any, Any]]:
-    """The settings in which two recipes differ, and both values."""
+    """Return the settings in which two recipes differ, with both values."""
     pairs = {f.name: (getattr(recipe, f.name), getattr(other, f.name)) for f in fields(Recipe)}
     return {name: (one, two) for name, (one, two) in pairs.items() if one != two}
 
 
 def as_text(value: Any) -> str:
-    """A value as `--set` takes it."""
+    """Return a value as text that `--set` accepts."""
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,1 +1,1 @@
-"""Pages and pictures from plain data."""
+"""Make pages and plots from plain data."""

@@ -1,4 +1,4 @@
-"""What a chart shows, as plain data; `plots` draws it."""
+"""A chart as plain data. `plots` draws it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Chart:
-    """Lines, or bars side by side, one series each: label -> (x, y)."""
+    """A chart of lines, or of bars side by side. Each series maps a label to (x, y)."""
 
     title: str
     x: str

@@ -1,4 +1,4 @@
-"""Several runs as one HTML page: what `tasks.compare` found, as plain data."""
+"""The results of `tasks.compare` as one HTML page."""
 
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -7,11 +7,11 @@ from typing import Any
 from rheobase.report import svg
 from rheobase.report.layout import document, duration, joule, section, table
 
-HEADINGS = ("row", "runs", "last, %", "best, %", "T", "time", "spikes per neuron, step", "energy per image")
+HEADINGS = ("row", "runs", "last, %", "best, %", "T", "time", "spikes per neuron and timestep", "energy per image")
 
 
 def render(data: Mapping[str, Any]) -> str:
-    """The page."""
+    """Return the page."""
     rows = data["rows"]
     tested = {i: row for i, row in enumerate(rows, 1) if row["accuracy_last"]}
     facts = {"runs": str(sum(len(row["runs"]) for row in rows)), "rows": str(len(rows))}
@@ -19,12 +19,12 @@ def render(data: Mapping[str, Any]) -> str:
         best = max(tested.values(), key=lambda row: row["accuracy_last"]["mean"])
         facts["highest accuracy, last epoch"] = f"{percent(best['accuracy_last'])} %"
     return document(
-        "Runs side by side",
-        "last-epoch accuracy first, the best epoch beside it; several seeds are a mean and the deviation of the sample",
+        "Comparison of runs",
+        "Accuracy after the last epoch comes first, the best epoch second. Several seeds: mean and sample deviation.",
         facts,
         [
             section("The runs", "; ".join(notes(data)), _runs(rows), "wide"),
-            section("Settings that differ", "all others are the same in every row", _settings(data), "wide"),
+            section("Settings that differ", "All other settings are the same in every row.", _settings(data), "wide"),
             _curves(tested),
             _against("seconds", "Accuracy against time", "training time, s", tested, 1.0),
             _against("joule", "Accuracy against energy", "energy per image, uJ", tested, 1e6),
@@ -33,7 +33,7 @@ def render(data: Mapping[str, Any]) -> str:
 
 
 def percent(spread: Mapping[str, Any] | None) -> str:
-    """An accuracy in percent, with its deviation; a dash where it is not known."""
+    """Return an accuracy in percent with its deviation, or a dash if it is unknown."""
     if spread is None:
         return "-"
     deviation = "" if spread["deviation"] is None else f" +- {100 * spread['deviation']:.2f}"
@@ -41,7 +41,7 @@ def percent(spread: Mapping[str, Any] | None) -> str:
 
 
 def cells(row: Mapping[str, Any]) -> list[str]:
-    """What the table says of a row, from the number of its runs on."""
+    """Return the cells of a row, from the number of its runs on."""
     seconds, rate, energy = (row[key] and row[key]["mean"] for key in ("seconds", "firing_rate", "joule"))
     return [
         str(len(row["runs"])),
@@ -55,20 +55,41 @@ def cells(row: Mapping[str, Any]) -> list[str]:
 
 
 def notes(data: Mapping[str, Any]) -> list[str]:
-    """What a reader must know of the numbers, in sentences."""
-    found = []
+    """Return what a reader must know about the numbers, as sentences."""
+    rows_of: dict[str, list[int]] = {}
     for i, row in enumerate(data["rows"], 1):
         if row["epochs"] < row["settings"]["epochs"]:
-            found.append(f"row {i} is at epoch {row['epochs']} of {row['settings']['epochs']}")
+            rows_of.setdefault(f" at epoch {row['epochs']} of {row['settings']['epochs']}", []).append(i)
         if row["settings"]["holdout"]:
-            found.append(f"row {i} is measured on training images that were held out, not on the test images")
+            what = " measured on held-out training images, not on the test images"
+            rows_of.setdefault(what, []).append(i)
         if row["runs"][0]["not_known"]:
-            found.append(f"row {i}, not known: {row['runs'][0]['not_known']}")
+            rows_of.setdefault(f", unknown: {row['runs'][0]['not_known']}", []).append(i)
+    found = [_of_rows(rows, what) for what, rows in rows_of.items()]
     if any(row["joule"] for row in data["rows"]):
-        found.append("energy is estimated from mean firing rates, in 45 nm, without memory traffic")
+        found.append("energy is estimated from mean firing rates, for 45 nm, without memory traffic")
     if data["simulated"]:
         found.append("simulated recordings say nothing about real ones")
     return found
+
+
+def _of_rows(rows: Sequence[int], what: str) -> str:
+    """What is so of these rows, as a sentence that names them; it begins with a comma where it needs no verb."""
+    one = len(rows) == 1
+    verb = "" if what.startswith(",") else " is" if one else " are"
+    return f"{'row' if one else 'rows'} {spans(rows)}{verb}{what}"
+
+
+def spans(numbers: Sequence[int]) -> str:
+    """1, 2, 3, 5 -> 1 to 3 and 5."""
+    ends: list[list[int]] = []
+    for number in numbers:
+        if ends and ends[-1][-1] + 1 == number:
+            ends[-1].append(number)
+        else:
+            ends.append([number])
+    parts = [part for span in ends for part in (map(str, span) if len(span) < 3 else [f"{span[0]} to {span[-1]}"])]
+    return " and ".join([*([", ".join(parts[:-1])] if len(parts) > 1 else []), parts[-1]])
 
 
 def _runs(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -100,7 +121,7 @@ def _curves(tested: Mapping[int, Mapping[str, Any]]) -> str:
             pairs = list(zip(means, around, strict=True))
             bands[name] = ([m - d for m, d in pairs], [m + d for m, d in pairs])
     chart = svg.line_chart(series, "epoch", "test accuracy, %", bands=bands)
-    return section("Learning", "mean over the seeds; the band is their deviation", chart, "two")
+    return section("Learning curves", "Mean over seeds. The band is their deviation.", chart, "two")
 
 
 def _against(key: str, title: str, x: str, tested: Mapping[int, Mapping[str, Any]], unit: float) -> str:
@@ -109,4 +130,4 @@ def _against(key: str, title: str, x: str, tested: Mapping[int, Mapping[str, Any
         if row[key]:
             found, deviation = row["accuracy_last"], row["accuracy_last"]["deviation"] or 0.0
             points[number] = (row["name"], unit * row[key]["mean"], 100 * found["mean"], 100 * deviation)
-    return section(title, "after the last epoch; see the rows by number", svg.scatter(points, x, "accuracy, %"))
+    return section(title, "After the last epoch. Numbers are rows of the table.", svg.scatter(points, x, "accuracy, %"))

@@ -1,4 +1,4 @@
-"""What the pages share: their frame, sections, facts, and numbers with units."""
+"""Shared by all pages: the frame, sections, facts, and numbers with units."""
 
 from collections.abc import Iterable, Mapping
 from html import escape
@@ -7,23 +7,26 @@ from string import Template
 
 
 def document(title: str, lead: str, facts: Mapping[str, str], sections: Iterable[str]) -> str:
-    """A page that opens from disk, loads nothing, and is light or dark as the reader likes."""
+    """Return a self-contained page that opens from disk, in light or dark mode as the reader prefers."""
     page = Template((files("rheobase.report") / "page.html").read_text())
     shown = "".join(f"<div><dt>{escape(k)}</dt><dd>{escape(v)}</dd></div>" for k, v in facts.items())
     return page.substitute(title=escape(title), lead=escape(lead), facts=shown, sections="".join(sections))
 
 
 def section(title: str, note: str, body: str, kind: str = "") -> str:
+    """Return a section of a page."""
     return f'<section class="{kind}"><h2>{escape(title)}</h2><p class="note">{escape(note)}</p>{body}</section>'
 
 
 def table(headings: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """Return a table that scrolls sideways if it is too wide."""
     heads = "".join(f"<th>{escape(heading)}</th>" for heading in headings)
     body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
     return f'<div class="scroll"><table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
 def joule(value: float) -> str:
+    """Return an energy with a suitable unit."""
     for unit, size in (("mJ", 1e-3), ("uJ", 1e-6), ("nJ", 1e-9)):
         if value >= size:
             return f"{value / size:.3g} {unit}"
@@ -31,6 +34,7 @@ def joule(value: float) -> str:
 
 
 def duration(seconds: float) -> str:
+    """Return a time with a suitable unit."""
     if seconds < 600:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 36000 else f"{seconds / 3600:.1f} h"

@@ -1,4 +1,4 @@
-"""A run as one HTML page: plain data in, a string out that opens from disk and loads nothing."""
+"""The report on a run as one self-contained HTML page, from plain data."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from rheobase.report.layout import section as _section
 
 
 def render(data: Mapping[str, Any]) -> str:
-    """The page for what `tasks.inspect` found in a run, or in a file, which has no rows of epochs."""
+    """Return the page for the results of `tasks.inspect` on a run, or on a file, which has no epochs."""
     recipe = data["recipe"]
     sections = [
         *([] if data["rows"] is None else [_curves(data["rows"])]),
@@ -28,7 +28,7 @@ def render(data: Mapping[str, Any]) -> str:
     source = f"{recipe['data']} (simulated recordings)" if data["simulated"] else recipe["data"]
     source += ", tested on held-out training images" if recipe["holdout"] else ""
     return document(
-        f"{recipe['name']}: a spiking network from inside",
+        f"{recipe['name']}: inside a spiking network",
         f"{recipe['network']} on {source}, {recipe['timesteps']} timesteps, run {data['folder']}",
         _facts(data),
         sections,
@@ -36,9 +36,9 @@ def render(data: Mapping[str, Any]) -> str:
 
 
 def _folded(data: Mapping[str, Any]) -> list[str]:
-    """What is known of the folded network, or why it is not."""
+    """Return what is known about the folded network, or why it is unknown."""
     if data["operations"] is None:
-        return [_section("Operations and energy", f"not known: {data['not_folded']}", "")]
+        return [_section("Operations and energy", f"Unknown: {data['not_folded']}", "")]
     return [_operations(data["operations"], data["recipe"]["timesteps"]), _network(data["graph"], data["layers"])]
 
 
@@ -55,11 +55,11 @@ def _facts(data: Mapping[str, Any]) -> dict[str, str]:
             "test accuracy, last epoch": f"{100 * tested[-1]:.2f} %" if tested else "none yet",
             "best epoch": f"{100 * max(tested):.2f} %" if tested else "none yet",
         }
-    facts["spikes per neuron and step"] = f"{rate:.3f}"
+    facts["spikes per neuron and timestep"] = f"{rate:.3f}"
     if done is not None:
         facts |= {
             "energy per image, 45 nm": _joule(done["joule"]),
-            "the same without spikes": _joule(done["dense_joule"]),
+            "energy without spikes": _joule(done["dense_joule"]),
         }
     return facts
 
@@ -75,8 +75,8 @@ def _curves(rows: Sequence[Mapping[str, Any]]) -> str:
     accuracies = svg.line_chart(
         series({"train_accuracy": "training", "test_accuracy": "test"}, 100), "epoch", "accuracy, %"
     )
-    return _section("Learning: loss", "mean over each epoch", losses) + _section(
-        "Learning: accuracy", "training images are augmented, test images are not", accuracies
+    return _section("Loss", "Mean over each epoch.", losses) + _section(
+        "Accuracy", "Training images are augmented, test images are not.", accuracies
     )
 
 
@@ -84,7 +84,7 @@ def _timesteps(accuracies: Sequence[float], trained: int, images: int) -> str:
     chart = svg.line_chart(
         {"": (list(range(1, len(accuracies) + 1)), [100 * a for a in accuracies])}, "timesteps", "accuracy, %"
     )
-    return _section("Accuracy against timesteps", f"trained with {trained}; {images} test images", chart)
+    return _section("Accuracy against timesteps", f"Trained at T = {trained}. {images} test images.", chart)
 
 
 def _samples(samples: Sequence[Mapping[str, Any]], classes: Sequence[str]) -> str:
@@ -93,7 +93,7 @@ def _samples(samples: Sequence[Mapping[str, Any]], classes: Sequence[str]) -> st
         picture = svg.png(sample["pixels"])
         best = sorted(range(len(classes)), key=lambda k: -sample["probabilities"][k])[:4]
         right = best[0] == sample["label"]
-        said = f"{classes[sample['label']]}, {'recognised' if right else f'taken for {classes[best[0]]}'}"
+        said = f"{classes[sample['label']]}, {'recognised' if right else f'mistaken for {classes[best[0]]}'}"
         buttons.append(
             f'<button type="button" data-shows="sample{i}" aria-pressed="{str(i == 0).lower()}" '
             f'aria-label="{escape(said)}"><img alt="" src="{picture}"></button>'
@@ -110,25 +110,27 @@ def _samples(samples: Sequence[Mapping[str, Any]], classes: Sequence[str]) -> st
             f"<div>{svg.raster(sample['raster']) if sample['raster'] else ''}</div></div>"
         )
     body = f'<div class="choices">{"".join(buttons)}</div>{"".join(parts)}'
-    note = "choose an image; some neurons of every layer that fire now and then, time goes right, a stroke is a spike"
-    return _section("What it saw, and how it fired", note, body, "wide")
+    note = (
+        "Choose an image. Each row is one of a few neurons per layer, time runs to the right, and each mark is a spike."
+    )
+    return _section("Inputs and spikes", note, body, "wide")
 
 
 def _rates(layers: Sequence[Mapping[str, Any]], findings: Sequence[str]) -> str:
     if not layers:
-        return _section("Firing rates", "not known: the network has no somas of rheobase.nn", "")
+        return _section("Firing rates", "Unknown: the network has no somas of rheobase.nn.", "")
     names = [svg.short(layer["name"]) for layer in layers]
     chart = svg.bar_chart(names, [layer["rate"] for layer in layers], "layer", "spikes per neuron, step")
-    words = "".join(f"<li>{escape(f)}</li>" for f in findings) or "<li>every layer is in good health</li>"
-    return _section("Firing rates", "test images", f"{chart}<ul>{words}</ul>")
+    words = "".join(f"<li>{escape(f)}</li>" for f in findings) or "<li>all layers are healthy</li>"
+    return _section("Firing rates", "On test images.", f"{chart}<ul>{words}</ul>")
 
 
 def _gradients(found: Mapping[str, Any] | None) -> str:
     if found is None:
-        return _section("Gradient flow", "not known: there are no layers between the first and the last", "")
+        return _section("Gradient flow", "Unknown: there are no layers between the first and the last.", "")
     series = {name: (list(range(1, len(found[name]) + 1)), found[name]) for name in ("spikes", "weights")}
-    chart = svg.line_chart(series, "layer", "norm of the gradient", log=True)
-    note = "of the loss, at the trained weights; level means neither vanishing nor exploding"
+    chart = svg.line_chart(series, "layer", "gradient norm", log=True)
+    note = "Gradient of the loss at the trained weights. A level curve neither vanishes nor explodes."
     return _section("Gradient flow", note, chart)
 
 
@@ -138,7 +140,7 @@ def _membranes(membranes: Mapping[str, Mapping[str, Any]]) -> str:
         f"<figcaption>{escape(svg.short(name))}</figcaption></figure>"
         for name, h in membranes.items()
     )
-    note = "before the reset, in thresholds; what lies right of the line fires"
+    note = "Before the reset, in units of the threshold. Neurons to the right of the line fire."
     return _section("Membrane potentials", note, f'<div class="small">{figures}</div>', "wide")
 
 
@@ -167,9 +169,9 @@ def _operations(done: Mapping[str, Any], timesteps: int) -> str:
         f"<tfoot>{total}</tfoot></table></div>"
     )
     note = (
-        f"one image, all timesteps, mean of {done['images']}; an input of zero costs nothing, a one an addition "
-        f"(0.9 pJ), anything else a multiplication with addition (4.6 pJ). Besides: {_count(done['bias'])} additions "
-        f"of biases, {_count(done['neuron_updates'])} neuron updates. Memory traffic is left out."
+        f"One image, all timesteps, mean of {done['images']} images. An input of zero costs nothing, an input of one "
+        f"an addition (0.9 pJ), any other input a multiplication with addition (4.6 pJ). Not included: "
+        f"{_count(done['bias'])} bias additions, {_count(done['neuron_updates'])} neuron updates, memory traffic."
     )
     return _section("Operations and energy", note, table, "two")
 
@@ -180,13 +182,13 @@ def _row(*cells: str) -> str:
 
 def _network(graph: Sequence[Mapping[str, Any]], layers: Sequence[Mapping[str, Any]]) -> str:
     rates = {layer["name"].replace(".", "_"): layer["rate"] for layer in layers}
-    note = "every box is a layer of neurons, darker where it fires more; shortcuts are dashed"
-    return _section("The network", note, f'<div class="tall">{svg.network(graph, rates)}</div>')
+    note = "Each box is a layer of neurons. Darker layers fire more. Shortcuts are dashed."
+    return _section("Network", note, f'<div class="tall">{svg.network(graph, rates)}</div>')
 
 
 def _reproduce(command: str, environment: Mapping[str, Any]) -> str:
     body = f"<pre>{escape(command)}</pre><pre>{escape(json.dumps(environment, indent=1))}</pre>"
-    return _section("To do it again", "command and environment", body, "wide")
+    return _section("Reproduce this run", "Command and environment.", body, "wide")
 
 
 def _count(value: float) -> str:

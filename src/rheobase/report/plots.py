@@ -1,6 +1,8 @@
-"""Pictures by matplotlib: learning curves of a run, recordings, and the charts of the paper's figures and tables."""
+"""Plots by matplotlib: learning curves of a run, recordings, and charts of the paper's figures and tables."""
 
+import textwrap
 from collections.abc import Mapping, Sequence
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -8,18 +10,20 @@ from rheobase.extras import need
 from rheobase.files import atomic_write
 from rheobase.report.charts import Chart
 
-# Okabe and Ito's colours, which colour-blind people can tell apart.
+# The palette of Okabe and Ito, which is safe for colour-blind readers.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 LINES = ("-", "--", ":")
+LETTERS = 64  # of a title above one chart; more would be cut off
+LABELS = 18  # numbers under the bars of one chart; more would overlap
 
 
 def figure(width: float, height: float) -> Any:
-    """An empty figure of matplotlib, in inches."""
+    """Return an empty matplotlib figure; sizes are in inches."""
     return need("matplotlib.figure", "a plot").Figure(figsize=(width, height), layout="constrained")
 
 
 def learning_curves(rows: list[dict[str, Any]], path: Path) -> None:
-    """Loss and accuracy by epoch, as a picture."""
+    """Plot loss and accuracy by epoch."""
     picture = figure(9, 3.5)
     losses, accuracies = picture.subplots(1, 2)
     for axes, names, scale in (
@@ -38,7 +42,7 @@ def learning_curves(rows: list[dict[str, Any]], path: Path) -> None:
 
 
 def recordings(found: Sequence[tuple[str, Mapping[str, Any]]], path: Path) -> None:
-    """A row per recording: brighter minus darker events of every cell, and the rate over its time."""
+    """Plot one row per recording: brighter minus darker events of every cell, and the event rate over time."""
     picture = figure(9, 3.2 * len(found))
     for (name, seen), (image, curve) in zip(found, picture.subplots(len(found), 2, squeeze=False), strict=True):
         darker, brighter = seen["picture"]
@@ -55,12 +59,12 @@ def recordings(found: Sequence[tuple[str, Mapping[str, Any]]], path: Path) -> No
 
 
 def draw(name: str, title: str, charts: Sequence[Chart], folder: Path) -> list[Path]:
-    """One SVG and one PNG of that name in `folder`; none where there is nothing to draw."""
+    """Draw the charts as an SVG and a PNG in `folder` and return their paths; none if there are no charts."""
     if not charts:
         return []
     wide = len(charts)
     picture = figure(5.2 * wide, 4.6)
-    picture.suptitle(title, fontsize=10)
+    picture.suptitle(textwrap.fill(title, LETTERS * wide), fontsize=10)
     for axes, chart in zip(picture.subplots(1, wide, squeeze=False)[0], charts, strict=True):
         _chart(axes, chart)
     paths = [folder / f"{name}.{kind}" for kind in ("svg", "png")]
@@ -86,7 +90,11 @@ def _chart(axes: Any, chart: Chart) -> None:
     if chart.bars:
         xs = next(iter(chart.series.values()))[0]
         words = any(isinstance(x, str) for x in xs)
-        axes.set_xticks(range(len(xs)), xs, rotation=30 if words else 0, ha="right" if words else "center", fontsize=7)
+        every = 1 if words else ceil(len(xs) / LABELS)
+        turned = {"rotation": 30, "ha": "right"} if words else {}
+        axes.set_xticks(range(0, len(xs), every), xs[::every], fontsize=7, **turned)
+        if count > 1:
+            axes.margins(y=0.3)  # room for the legend above the bars
     if chart.log:
         axes.set_yscale("log")
     if chart.log_x:
@@ -94,5 +102,5 @@ def _chart(axes: Any, chart: Chart) -> None:
     axes.set(title=chart.title, xlabel=chart.x, ylabel=chart.y)
     axes.title.set_fontsize(9)
     axes.grid(alpha=0.3)
-    if any(chart.series):
+    if count > 1:
         axes.legend(fontsize=7)

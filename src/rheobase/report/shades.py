@@ -1,4 +1,4 @@
-"""Images and curves in a terminal: shades of grey, and bars, as characters."""
+"""Draw images and curves in a terminal, as shades and bars of characters."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -8,11 +8,11 @@ if TYPE_CHECKING:
 
 SHADES = " .:-=+*#%@"
 BARS = " \u2581\u2582\u2583\u2584\u2585\u2586\u2587\u2588"
-ROWS, COLUMNS = 16, 32  # characters are about twice as high as wide
+ROWS, COLUMNS = 16, 32  # characters are about twice as tall as wide
 
 
 def shaded(image: "Tensor") -> str:
-    """Shades of grey for values [H, W], as characters."""
+    """Draw values [H, W] as shades of grey."""
     from torch.nn.functional import adaptive_avg_pool2d
 
     small = adaptive_avg_pool2d(image[None], (ROWS, COLUMNS))[0]
@@ -22,6 +22,6 @@ def shaded(image: "Tensor") -> str:
 
 
 def bars(values: Sequence[float]) -> str:
-    """A line of bars; the highest value fills its character."""
+    """Draw a line of bars. The highest value fills its character."""
     highest = max(values) or 1.0
     return "".join(BARS[-int(-value / highest * (len(BARS) - 1) // 1)] for value in values)

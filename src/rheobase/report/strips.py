@@ -1,10 +1,13 @@
-"""Accuracies in a terminal: a line for each on one scale, with the mean and its deviation."""
+"""Draw accuracies in a terminal: one line each, on a common scale, with mean and deviation."""
 
 from collections.abc import Sequence
 
 
 def strips(values: Sequence[tuple[float, float, float]], width: int) -> tuple[list[str], float, float]:
-    """A line for every (value, deviation, other value): `o` on dashes, and `x`; and the ends of the scale."""
+    """Draw a line for every (value, deviation, other value) and return the lines and the ends of the scale.
+
+    The value is an `o`, its deviation dashes, and the other value an `x`.
+    """
     low = min(min(value - deviation, other) for value, deviation, other in values)
     high = max(max(value + deviation, other) for value, deviation, other in values)
 
@@ -17,6 +20,6 @@ def strips(values: Sequence[tuple[float, float, float]], width: int) -> tuple[li
         for i in range(place(value - deviation), place(value + deviation) + 1):
             line[i] = "-"
         line[place(other)] = "x"
-        line[place(value)] = "o"  # on top: what counts
+        line[place(value)] = "o"  # last, so that it is on top
         lines.append("".join(line).rstrip())
     return lines, low, high

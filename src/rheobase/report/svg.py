@@ -1,4 +1,4 @@
-"""Charts as inline SVG, coloured by the page's own variables so that they follow light and dark."""
+"""Charts as inline SVG. They use the colours of the page, so they follow light and dark mode."""
 
 import struct
 import zlib
@@ -15,7 +15,7 @@ Bands = Mapping[str, tuple[Sequence[float], Sequence[float]]]
 
 
 def line_chart(series: Series, x: str, y: str, *, log: bool = False, bands: Bands | None = None) -> str:
-    """Lines that differ in colour and in dashes, some with a band (low, high) around them; points say their values."""
+    """Draw lines that differ in colour and dashes, some with a band (low, high). Points show their values as titles."""
     bands = bands or {}
     series = {label: _finite(xs, ys, log) for label, (xs, ys) in series.items()}
     every_x = [v for xs, _ in series.values() for v in xs]
@@ -51,7 +51,7 @@ def line_chart(series: Series, x: str, y: str, *, log: bool = False, bands: Band
 
 
 def scatter(points: Mapping[int, tuple[str, float, float, float]], x: str, y: str) -> str:
-    """A point (label, x, y, deviation of y) for every number; each says its values."""
+    """Draw a numbered point for every (label, x, y, deviation of y), with its values as title."""
     if not points:
         return '<p class="note">nothing to draw</p>'
     ticks, place_y = _axis([v for _, _, b, d in points.values() for v in (b - d, b + d)], False)
@@ -76,7 +76,7 @@ def scatter(points: Mapping[int, tuple[str, float, float, float]], x: str, y: st
 
 
 def bar_chart(labels: Sequence[str], values: Sequence[float], x: str, y: str) -> str:
-    """Numbered bars; each says its label and value."""
+    """Draw numbered bars, each with its label and value as title."""
     ticks, place_y = _axis([0.0, *values], False)
     wide = (WIDTH - LEFT - 10) / max(1, len(values))
     parts = [_frame(ticks, place_y, x, y)]
@@ -93,7 +93,7 @@ def bar_chart(labels: Sequence[str], values: Sequence[float], x: str, y: str) ->
 
 
 def histogram(edges: Sequence[float], density: Sequence[float], mark: float, title: str) -> str:
-    """A small one, with a line at `mark`."""
+    """Draw a small histogram with a line at `mark`."""
     width, height = 150, 74
     low, high, top = edges[0], edges[-1], max(density) or 1
 
@@ -115,7 +115,7 @@ def histogram(edges: Sequence[float], density: Sequence[float], mark: float, tit
 
 
 def heat_map(matrix: Sequence[Sequence[int]], labels: Sequence[str]) -> str:
-    """Rows are classes, columns predictions; numbers where they fit."""
+    """Draw a confusion matrix: rows are classes, columns predictions. Show numbers where they fit."""
     n = len(labels)
     side = (WIDTH - 64) / n
     parts = []
@@ -141,9 +141,9 @@ def heat_map(matrix: Sequence[Sequence[int]], labels: Sequence[str]) -> str:
 
 
 def raster(layers: Mapping[str, Sequence[Sequence[int]]]) -> str:
-    """Spikes of a few neurons of every layer: time goes right, layers go down."""
+    """Draw the spikes of a few neurons per layer. Time runs to the right, layers from top to bottom."""
     steps = max(len(row) for rows in layers.values() for row in rows)
-    column = min(34.0, (WIDTH - 96) / steps)
+    column = min(66.0, (WIDTH - 96) / steps)
     parts, y = [], 4.0
     for name, rows in layers.items():
         tall = 3.4 * len(rows)
@@ -163,7 +163,7 @@ def raster(layers: Mapping[str, Sequence[Sequence[int]]]) -> str:
 
 
 def network(graph: Sequence[Mapping[str, Any]], rates: Mapping[str, float]) -> str:
-    """Layers of neurons from top to bottom; a shortcut runs around what it skips. Darker means busier."""
+    """Draw layers of neurons from top to bottom, with shortcuts around what they skip. Darker layers fire more."""
     row, names = 34, ["input", *(node["name"] for node in graph)]
     at = {name: 14 + i * row for i, name in enumerate(names)}
     parts = []
@@ -191,7 +191,7 @@ def network(graph: Sequence[Mapping[str, Any]], rates: Mapping[str, float]) -> s
 
 
 def png(pixels: Sequence[Sequence[Sequence[int]]]) -> str:
-    """A data URI of a PNG of bytes [C, H, W]: grey for one channel, colour for three; two are red and green."""
+    """Return bytes [C, H, W] as a PNG data URI: one channel is grey, two are red and green, three are colour."""
     channels, height, width = len(pixels), len(pixels[0]), len(pixels[0][0])
     planes = [pixels[0]] if channels == 1 else [*pixels[:3], *[[[0] * width] * height] * (3 - min(3, channels))]
     lines = b"".join(
@@ -207,7 +207,7 @@ def png(pixels: Sequence[Sequence[Sequence[int]]]) -> str:
 
 
 def short(name: str) -> str:
-    """`body.3.soma2` and `body_3_soma2` as `3.soma2`."""
+    """Shorten `body.3.soma2` or `body_3_soma2` to `3.soma2`."""
     return name.replace("_", ".").removeprefix("body.")
 
 
@@ -217,7 +217,7 @@ def _finite(xs: Sequence[float], ys: Sequence[float], log: bool) -> tuple[list[f
 
 
 def _axis(values: Sequence[float], log: bool) -> tuple[list[tuple[float, str]], Any]:
-    """Ticks (value, label), and the function from a value to its place."""
+    """Return ticks (value, label), and a function from a value to its place."""
     low, high = min(values), max(values)
     if log:
         bottom, top = floor(log10(low)), ceil(log10(high))
@@ -230,7 +230,7 @@ def _axis(values: Sequence[float], log: bool) -> tuple[list[tuple[float, str]], 
 
 
 def _round_marks(low: float, high: float) -> list[float]:
-    """A few round numbers, the first at or below `low`, the last at or above `high`."""
+    """Return a few round numbers, the first at or below `low`, the last at or above `high`."""
     raw = ((high - low) or abs(high) or 1) / 4
     unit = 10.0 ** floor(log10(raw))
     step = next(unit * m for m in (1, 2, 5, 10) if unit * m >= raw)
@@ -258,7 +258,7 @@ def _text(x: float, y: float, words: str, anchor: str) -> str:
 
 
 def _dashes(i: int) -> str:
-    """Of the line number i: the first four differ in colour and dashes, the first sixteen in one of them."""
+    """Return the dashes of line i. The first four lines differ in colour and dashes, the first sixteen in either."""
     return DASHES[(i + i // 4) % 4]
 
 

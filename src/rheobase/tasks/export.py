@@ -11,32 +11,54 @@ from rheobase.data import Dataset
 from rheobase.data.feed import first_images, preprocessed
 from rheobase.deploy.agreement import Agreement, agreement, record
 from rheobase.deploy.network import Network
-from rheobase.deploy.quantize import quantize
+from rheobase.deploy.quantize import Tell, quantize, silent
 from rheobase.recipes import Recipe
 from rheobase.tasks.open import about
 from rheobase.train.runs import Run, open_data
+from rheobase.train.switches import cudnn
 
 CALIBRATION_IMAGES, SAMPLE_IMAGES = 256, 64
 
 
+CPU = torch.device("cpu")
+
+
 def write(
-    network: Network, target: Path, module: Any, source: Run | Path, *, int8: bool, data: Path | None, **options: Any
+    network: Network,
+    target: Path,
+    module: Any,
+    source: Run | Path,
+    *,
+    int8: bool,
+    data: Path | None,
+    device: torch.device = CPU,
+    tell: Tell = silent,
+    **options: Any,
 ) -> None:
-    """Write the folded network of `source` to `target` by the `module` of its format, in integers if asked."""
+    """Write the folded network of `source` to `target` by the `module` of its format, in integers if asked.
+
+    Those are found on `device`.
+    """
     stated = about(network, source)
     if int8:
         if isinstance(source, Run):
             dataset = source.open_data(data)
         else:
             dataset = open_data(stated.recipe, stated.data, data, source)
-        network = quantized(network, dataset, stated.recipe)
+        network = quantized(network, dataset, stated.recipe, device, tell)
     module.write(network, target, stated.data.shape, **options)
 
 
-def quantized(network: Network, dataset: Dataset, recipe: Recipe) -> Network:
-    """The network in integers, calibrated by training images."""
+def quantized(
+    network: Network, dataset: Dataset, recipe: Recipe, device: torch.device = CPU, tell: Tell = silent
+) -> Network:
+    """The network in integers, calibrated by training images on `device`; it is on the CPU then."""
     images = calibration_images(dataset, recipe)
-    return quantize(network, images, recipe.timesteps if images.ndim == 4 else None)
+    with cudnn(allow_tf32=False):
+        found = quantize(
+            copy.deepcopy(network).to(device), images, recipe.timesteps if images.ndim == 4 else None, tell
+        )
+    return found.cpu()
 
 
 def calibration_images(dataset: Dataset, recipe: Recipe) -> Tensor:

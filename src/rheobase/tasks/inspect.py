@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rheobase import plugins
+from rheobase import plugins, recipes
 from rheobase.analysis.activity import activity, findings
 from rheobase.analysis.distributions import histogram, potentials
 from rheobase.analysis.isometry import isometry
@@ -23,8 +23,7 @@ from rheobase.deploy.folding import fires_as_lif, fold
 from rheobase.deploy.network import INPUT, LIF, Network
 from rheobase.models import MSBlock, SEWBlock, SEWBottleneck, SpikingNet
 from rheobase.nn import ReferenceSoma, ReluSoma, Soma, somas, watched
-from rheobase.recipes import RECIPES, Recipe, get
-from rheobase.recipes.settings import as_text, differences
+from rheobase.recipes import Recipe
 from rheobase.tasks.gradients import GradientNorms, gradient_norms, inner_layers
 from rheobase.tasks.open import about, input_dtype, open_file
 from rheobase.train.runs import Run, load_network, open_data
@@ -195,15 +194,11 @@ def _verdict(phis: list[float], gradients: dict[str, Any] | None) -> list[str]:
 
 def _command(run: Run) -> str:
     """What trains this run again: a recipe, the settings that were changed, its data and its plugins; to be copied."""
-    recipe = run.recipe
-    base = recipe.name if recipe.name in RECIPES else "demo"  # one that was made in Python has no name to give
-    known = get(base)
+    base, *settings = recipes.words(run.recipe)
     words = ["rheobase", "train", base]
     if run.start is not None:
         words += ["--from", str(run.place("start") or run.start["from"])]
-    for key, (value, _) in differences(recipe, known).items():
-        if key != "name":
-            words += ["--set", f"{key}={as_text(value)}"]
+    words += settings
     if data := run.place("data"):
         words += ["--data", str(data)]
     loaded = {Path(source).name: source for source in plugins.loaded()}

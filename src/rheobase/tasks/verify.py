@@ -149,13 +149,13 @@ def verify(
     simulation = counted = None
 
     x, _ = first_images(dataset, recipe, images, torch.float64)
-    expected = record(model.double(), x, timesteps)
+    expected = record(model.to(device, torch.float64), x.to(device), timesteps).cpu()
     if isinstance(network, Network):
-        own = record(network.double(), x, timesteps)
+        own = record(network.to(device, torch.float64), x.to(device), timesteps).cpu()
         if graph is not None and simulated:
             simulation = _simulation(graph, own, x, timesteps, min(simulated, x.shape[-4]))
         few, _ = first_images(dataset, recipe, IMAGES, torch.float64)
-        counted = operations(network, few, timesteps if few.ndim == 4 else None).count()
+        counted = operations(network, few.to(device), timesteps if few.ndim == 4 else None).count()
     else:  # an ONNX file does not show its spikes
         expected, own = Record({}, expected.logits), Record({}, network(x, timesteps).double())
 

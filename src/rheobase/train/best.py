@@ -5,6 +5,7 @@ While the run goes on, its checkpoints carry the best weights too, so that a res
 
 import shutil
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from torch import nn
@@ -51,14 +52,22 @@ class Best:
         for other in own.checkpoints.glob("[0-9]*"):
             if other != path:
                 shutil.rmtree(other)
+        data, earlier = run.data_files(epoch.row["step"])
+        _copy(data, own.folder / "data.json")
+        for path in earlier:
+            _copy(path, own.folder / path.name)
         if not (own.folder / "recipe.json").exists():
-            for name in ("data.json", "environment.json", START, origins.FILE):
+            for name in ("environment.json", START, origins.FILE):
                 if (run.folder / name).exists():
-                    with atomic_write(own.folder / name) as part:
-                        shutil.copyfile(run.folder / name, part)
+                    _copy(run.folder / name, own.folder / name)
             if (run.folder / origins.SOURCES).exists():
                 shutil.copytree(run.folder / origins.SOURCES, own.folder / origins.SOURCES, dirs_exist_ok=True)
         own.write_rows([row for row in run.rows() if row["epoch"] <= epoch.row["epoch"]])
         # the last one: it makes the folder a run
         write_json(own.folder / "recipe.json", asdict(run.recipe))
         self.written = epoch.row["epoch"]
+
+
+def _copy(path: Path, to: Path) -> None:
+    with atomic_write(to) as part:
+        shutil.copyfile(path, part)

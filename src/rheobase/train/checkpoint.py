@@ -68,7 +68,7 @@ def save(
     keep: int = KEEP,
 ) -> Path:
     """Write checkpoint `step` into `folder` and remove all but the newest ones."""
-    path = folder / f"{step:08d}"
+    path = place(folder, step)
     files = {f"{name}.safetensors": tensorfile.chunks(group) for name, group in tensors.items()}
     text = json.dumps(state, indent=1, sort_keys=True, allow_nan=False) + "\n"
     files["state.json"] = [memoryview(text.encode())]
@@ -90,6 +90,11 @@ def save(
     for old in _steps(folder)[keep:]:
         _remove(old)
     return path
+
+
+def place(folder: Path, step: int) -> Path:
+    """Of checkpoint `step` in `folder`."""
+    return folder / f"{step:08d}"
 
 
 def load(path: Path) -> Checkpoint:
@@ -127,13 +132,18 @@ def latest(folder: Path, *, set_aside: bool = False) -> Checkpoint | None:
             warnings.warn(f"{error}; trying the one before", stacklevel=2)
             continue
         for damaged in paths[:i] if set_aside else []:
-            aside = damaged.with_suffix(DAMAGED)
-            _remove(aside)
-            damaged.rename(aside)
+            put_aside(damaged)
         return found
     if paths:
         raise ValueError(f"no checkpoint in {folder} is usable; start the run again in another folder")
     return None
+
+
+def put_aside(path: Path) -> None:
+    """Rename the checkpoint at `path`, so that nobody takes it for a good one."""
+    aside = path.with_suffix(DAMAGED)
+    _remove(aside)
+    path.rename(aside)
 
 
 def intact(folder: Path) -> str:

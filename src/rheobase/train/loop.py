@@ -23,6 +23,7 @@ from rheobase.train.step import DTYPES
 from rheobase.train.stopping import Signals
 from rheobase.train.switches import threads
 from rheobase.train.trainer import Trainer
+from rheobase.train.waking import wake
 
 SAVE_SECONDS = 30.0
 
@@ -95,6 +96,7 @@ def fit(
             own = load_data(recipe, data, parts.data, download=download)
             return own if begins is None else normalising(begins, own)
 
+        awake = wake(where)
         with muster.together(team):  # a download is for one process to do, before the others look
             found = images() if team.leads else None
         with muster.together(team):
@@ -108,6 +110,7 @@ def fit(
             options: dict[str, Any] = {"keep_best": keep_best, "part_bytes": part_bytes, **given}
             if team.leads and begins is not None:
                 options |= {"start": begins.load_into(model, recipe, feed), "weights": model.state_dict()}
+        awake()
         shown = reporter if reporter and team.leads else Reporter()
         out = out or own_folder(recipe.name)
         with claimed(out) if team.leads else nullcontext():

@@ -1,6 +1,7 @@
 """The folder of a run: recipe, data, environment, plugins, start, metrics, checkpoints. Text and safetensors."""
 
 import os
+import re
 import shutil
 import warnings
 from dataclasses import asdict, fields, replace
@@ -28,6 +29,7 @@ from rheobase.train.parts import Parts
 from rheobase.train.record import write_result
 
 START = "start.json"
+UNTIL = "data-until-{}.json"  # the data up to a step, where it went on with others
 
 Row = dict[str, Any]  # the metrics of one epoch
 BEGINNING = ".beginning"  # lies in the folder of a run until its first checkpoint
@@ -176,9 +178,17 @@ class Run:
         """From `step` on it trains on other `data`, if they are others; the record of those before is kept."""
         if self.data.same_content(data):
             return
-        write_json(self.folder / f"data-until-{step:08d}.json", self.data.as_dict())
+        write_json(self.folder / UNTIL.format(f"{step:08d}"), self.data.as_dict())
         write_json(self.folder / "data.json", data.as_dict())
         del self.data  # it is read again
+
+    def data_files(self, step: int) -> tuple[Path, list[Path]]:
+        """The record of the data that it was trained on at `step`, and the records of those before."""
+        named = {path: re.fullmatch(UNTIL.format(r"(\d+)"), path.name) for path in self.folder.iterdir()}
+        until = {path: int(found[1]) for path, found in named.items() if found}
+        earlier = sorted((path for path, last in until.items() if last < step), key=until.__getitem__)
+        later = [path for path in until if path not in earlier]
+        return min(later, key=until.__getitem__, default=self.folder / "data.json"), earlier
 
     @property
     def beginning(self) -> bool:
@@ -239,7 +249,7 @@ class Run:
             part.write_text("".join(map(self._line, rows)))
 
     def _line(self, row: Row) -> str:
-        """A row of the metrics; a norm that overflowed is null."""
+        """A row of the metrics; what is not finite is null."""
         return strict_json(finite_or_null(row), self.metrics.name) + "\n"
 
     def read(self, name: str) -> dict[str, Any]:

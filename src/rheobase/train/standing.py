@@ -19,10 +19,11 @@ class Standing(Enum):
     FINISHED = "a finished run"
 
 
-def standing(folder: Path, recipe: Recipe, start: str | None = None, team: Team = ALONE) -> Standing:
+def standing(folder: Path, recipe: Recipe | None, start: str | None = None, team: Team = ALONE) -> Standing:
     """Of a run of `recipe` in `folder` that began with the weights of `start`; any other run there is a ValueError.
 
-    It only reads. All processes of a `team` ask together, and must come to the same answer.
+    Without a recipe it is that of any run. It only reads. All processes of a `team` ask together, and must come to the
+    same answer.
     """
     with together(team):
         found = _standing(folder, recipe, start)
@@ -36,24 +37,29 @@ def standing(folder: Path, recipe: Recipe, start: str | None = None, team: Team 
     return found
 
 
-def _standing(folder: Path, recipe: Recipe, start: str | None) -> Standing:
+def _standing(folder: Path, recipe: Recipe | None, start: str | None) -> Standing:
     if not (folder / "recipe.json").exists():
         return Standing.NEW
     run = Run(folder)
-    run.refuse_other(recipe)
-    if not started_from(run, start):
-        own = "random weights" if run.start is None else run.start["from"]
-        raise ValueError(
-            f"{folder} holds a run that started from {own}, not from {start or 'random weights'}; "
-            "go on with it as it began, or choose another folder"
-        )
+    if recipe is not None:
+        _refuse_other(run, recipe, start)
     rows = run.rows()
-    if not rows or rows[-1]["epoch"] < recipe.epochs:
+    if not rows or rows[-1]["epoch"] < run.recipe.epochs:
         return Standing.UNFINISHED
     saved = checkpoint.latest(run.checkpoints)  # a kill or damage can have cost the checkpoint of the last epoch
     if saved is None and not run.beginning:
         raise ValueError(f"{folder} is a finished run without weights; choose another folder to train it again")
     return Standing.FINISHED if saved and saved.step >= rows[-1]["step"] else Standing.UNFINISHED
+
+
+def _refuse_other(run: Run, recipe: Recipe, start: str | None) -> None:
+    run.refuse_other(recipe)
+    if not started_from(run, start):
+        own = "random weights" if run.start is None else run.start["from"]
+        raise ValueError(
+            f"{run.folder} holds a run that started from {own}, not from {start or 'random weights'}; "
+            "go on with it as it began, or choose another folder"
+        )
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from rheobase.train.freezing import head_of
 from rheobase.train.record import checksum
 from rheobase.train.runs import Run
 
+RELUS = ("relu", "qcfs")
 BATCHES = 12  # by which tdBN learns its moments, where a converted network gets it
 
 
@@ -45,8 +46,14 @@ class Start:
     def load_into(self, network: nn.Module, recipe: Recipe, feed: Feed) -> dict[str, Any]:
         """Give `network` the weights that fit, and return the record of this.
 
-        All of them must, but for the head: from its first tensor that does not fit on, it stays as it is.
+        All of them must, but for the head: from its first tensor that does not fit on, it stays as it is. Those of a
+        ReLU network would fit a spiking one, but mean something else there.
         """
+        if self.run.recipe.neuron in RELUS and recipe.neuron not in RELUS:
+            raise ValueError(
+                f"network '{recipe.network}' cannot start from {self.run}: its neurons do not spike "
+                f"(neuron={self.run.recipe.neuron}); convert it with `rheobase convert`, and start from that file"
+            )
         own, given, head = network.state_dict(), self.saved.weights, head_of(network)
         prefix = f"{head}." if head else ""  # a network may be a single layer
         in_head = [name for name in own if name.startswith(prefix)]

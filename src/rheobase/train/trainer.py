@@ -2,6 +2,7 @@
 
 import copy
 import time
+from contextlib import suppress
 from math import isfinite
 from typing import Any, NoReturn
 
@@ -26,6 +27,10 @@ from rheobase.train.step import Step, learning_rate, make_step
 from rheobase.train.stopping import Interrupted, Signals
 from rheobase.train.switches import cudnn_for
 from rheobase.train.writing import Writer
+
+
+class NotFinite(ValueError):
+    """A loss, a gradient or a weight that is no number any more: the run ends."""
 
 
 class Trainer:
@@ -57,6 +62,7 @@ class Trainer:
         self.scaler = torch.amp.GradScaler(device.type, enabled=recipe.precision == "fp16")
         self.best = Best(run, part_bytes) if team.leads and run.best.is_dir() else None
         self.step = self.saved_step = 0
+        self.proofs: dict[int, Tensor] = {}  # of the last two checkpoints: whether the step after it was sound
         self.writer = Writer(device)
         self.began, self.before = began, 0.0  # before: seconds that earlier processes worked on this run
         self.saved = time.monotonic()
@@ -83,6 +89,10 @@ class Trainer:
                     self._epoch(epoch, step, accord)
                 self.writer.wait()
                 self.run.interrupted = accord.settle().signal
+        except NotFinite as error:  # in all processes alike
+            if not self.team.leads:
+                self.team.confer(True)  # this breaks when the first process, which says it, has ended
+            raise ValueError(f"{error}; {self._advice()}") from None
         finally:
             release(step)  # first: the group must not end before it, and another signal may break off the rest
             self.reporter.stop()
@@ -111,6 +121,8 @@ class Trainer:
             self.totals[:3] += torch.stack(step(images, labels, share))
             self.totals[3] += len(labels)
             self.step += 1
+            if self.step == self.saved_step + 1:
+                self._prove()
             self.writer.look()
             if self.step < (epoch + 1) * steps:
                 decision = accord.after_step(save=self.save_every > 0 and self._due())
@@ -124,9 +136,11 @@ class Trainer:
                 self.reporter.step(self.step, loss / seen, correct / seen, speed)
         self._average_buffers()
         self.totals.copy_(self.team.sum(self.totals))
-        self._check_finite(float(self.totals[0]))
+        self._check_finite(self.totals.tolist())
         row = self._row(epoch, seen_before, started)
-        self._check_finite(row.get("test_loss", 0.0))  # the last update can spoil the weights after the last loss
+        found = row.get("test_loss", 0.0)
+        if not isfinite(found):  # the last update can spoil what the last loss has not seen
+            raise NotFinite(f"the test loss became {found} by step {self.step}")
         self.totals.zero_()
         last = epoch + 1 == self.recipe.epochs
         decision = accord.settle(save=last or self._due())  # once: a signal from here on is for the next epoch
@@ -157,7 +171,7 @@ class Trainer:
         return time.monotonic() - self.saved >= self.save_every
 
     def _stop(self, number: int) -> NoReturn:
-        self._check_finite(float(self.team.sum(self.totals)[0]))
+        self._check_finite(self.team.sum(self.totals).tolist())
         self.save()
         self.writer.wait()
         self.team.wait()  # nobody leaves before the checkpoint is written
@@ -186,17 +200,37 @@ class Trainer:
     def _elapsed(self) -> float:
         return self.before + process_seconds() - self.began
 
-    def _check_finite(self, loss: float) -> None:
-        """Of all processes: all come to the same result, and the first one says it."""
-        if not isfinite(loss):
-            if not self.team.leads:
-                self.team.confer(True)  # this breaks when the first process has ended
-            raise ValueError(f"the loss became {loss} by step {self.step}; {self._advice()}")
+    def _check_finite(self, totals: list[float]) -> None:
+        """The totals of the epoch hold everything of it that was not finite: sums do not recover."""
+        loss, _, norm, _ = totals
+        for what, value in (("loss", loss), ("norm of the gradients", norm)):
+            if not isfinite(value):
+                raise NotFinite(f"the {what} became {value} by step {self.step}")
+
+    def _prove(self) -> None:
+        """Keep, without waiting for it, whether the step after a checkpoint left all numbers finite.
+
+        A checkpoint may hold weights that are finite and spoil whatever is computed with them: one step tells.
+        """
+        networks = dict.fromkeys((self.network, self.result))
+        tensors = [t for network in networks for t in (*network.parameters(), *network.buffers())]
+        sound = torch.stack([t.isfinite().all() for t in (*tensors, self.totals)]).all()
+        self.proofs = dict([*self.proofs.items(), (self.saved_step, sound)][-2:])
 
     def _advice(self) -> str:
-        """What to do about numbers that are not finite."""
+        """What to do about numbers that are not finite. A checkpoint that led to them is set aside.
+
+        The one before it was good, or the next one would not have been written.
+        """
+        with suppress(ValueError, OSError):
+            self.writer.wait()
         kept = self.run.checkpoints
-        good = f"the last good checkpoint is in {kept}; " if checkpoint.newest_step(kept) else ""
+        if self.team.leads and (newest := checkpoint.newest_step(kept)):
+            proof = self.proofs.get(newest)
+            if proof is None or not proof:
+                checkpoint.put_aside(checkpoint.place(kept, newest))
+        last = checkpoint.newest_step(kept)
+        good = f"the last good checkpoint is {checkpoint.place(kept, last)}; " if last else ""
         return f"{good}try a smaller lr or more warmup_epochs"
 
     def make_room(self) -> None:
@@ -237,9 +271,10 @@ class Trainer:
 
     def _write(self, step: int, tensors: dict[str, Tensors], state: dict[str, Any], best: Epoch | None) -> None:
         """In a thread: write what was copied, but never weights that cannot be used."""
+        self._check_finite(tensors["training"]["totals"].tolist())
         own = optimizer_state.under("network.", tensors["training"])  # where the weights are their average
         if not all(map(_finite, [*tensors["weights"].values(), *own.values()])):
-            raise ValueError(f"weights are no longer finite after step {step}; {self._advice()}")
+            raise NotFinite(f"weights are no longer finite after step {step}")
         if best is not None:
             tensors, state = {**tensors, "best": best.weights}, {**state, "best": best.row}
         checkpoint.save(self.run.checkpoints, step, tensors, state, part_bytes=self.part_bytes)

@@ -188,23 +188,21 @@ GOOD = (20, 10, 20, 4, 8, 16, 12, 0, -1, 4)
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"#!AER-DAT4.0\r\n", "no header"),
-        (b"#!AER-DAT4.0\r\n" + pack("<I", 2**32 - 1) + bytes(9), "no header"),
-        (header_of_aedat_4(2**31, *GOOD[1:]), "points outside of itself"),
-        (header_of_aedat_4(20, 10, 20, 4, 8, 16, -(2**31), 0, -1, 4), "points outside of itself"),
-        (header_of_aedat_4(20, 10, 20, 60_000, *GOOD[4:]), "points outside of itself"),
-        (header_of_aedat_4(*GOOD[:9], 2**31), "points outside of itself"),
+        (b"#!AER-DAT4.0\r\n", ""),
+        (b"#!AER-DAT4.0\r\n" + pack("<I", 2**32 - 1) + bytes(9), ""),
+        (header_of_aedat_4(2**31, *GOOD[1:]), "points outside itself"),
+        (header_of_aedat_4(20, 10, 20, 4, 8, 16, -(2**31), 0, -1, 4), "points outside itself"),
+        (header_of_aedat_4(20, 10, 20, 60_000, *GOOD[4:]), "points outside itself"),
+        (header_of_aedat_4(*GOOD[:9], 2**31), "points outside itself"),
         (header_of_aedat_4(*GOOD[:7], 77, *GOOD[8:]), "compression 77"),
         (header_of_aedat_4(*GOOD, text=b"<dv>"), "no element found"),
-        (header_of_aedat_4(*GOOD, text=b"<dv/>"), "no track of events"),
+        (header_of_aedat_4(*GOOD, text=b"<dv/>"), "no event track"),
         (header_of_aedat_4(*GOOD, text=recordings.DESCRIPTION.format(0, 5).encode()), "a sensor of 0 x 5"),
         (header_of_aedat_4(*GOOD, text=recordings.DESCRIPTION.format(8, "five").encode()), "invalid literal"),
     ],
 )
 def test_headers_of_aedat_4_are_not_believed(content: bytes, message: str) -> None:
-    with pytest.raises(
-        ValueError, match=rf"^a\.aedat4: no header of AEDAT 4 at byte 14 \(.*{message}|{message} of"
-    ) as e:
+    with pytest.raises(ValueError, match=rf"^a\.aedat4: no AEDAT 4 header at byte 14 \(.*{message}") as e:
         decode(content, "a.aedat4")
     assert "\n" not in str(e.value)
 
@@ -234,15 +232,15 @@ def test_what_comes_before_a_damaged_packet_is_kept() -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"% evt 2.1\n% geometry 4x5\n" + bytes(8), "EVT 2.1 is not read; convert it to EVT 3.0"),
-        (b"% format EVT9;width=4;height=5\n" + bytes(8), "EVT 9 is not read"),
-        (b"% evt 3.0\n" + bytes(8), r"no size of the sensor; .*--set sensor=346x260"),
+        (b"% evt 2.1\n% geometry 4x5\n" + bytes(8), "EVT 2.1 is not supported; convert it to EVT 3.0"),
+        (b"% format EVT9;width=4;height=5\n" + bytes(8), "EVT 9 is not supported"),
+        (b"% evt 3.0\n" + bytes(8), r"the sensor size is missing; .*--set sensor=346x260"),
         (b"% evt 3.0\n% geometry 0x5\n" + bytes(8), "expected a sensor of 1 to 32767 pixels"),
         (b"% evt 3.0\n% geometry 4x5\n% t0 soon\n" + bytes(8), "got t0 soon"),
         (b"% Version 2\n% Width 4\n% Height 5\n\x0e\x08" + bytes(8), "no events of DAT 1 or 2 at byte 33"),
         (b"% Version 2\n% Width 4\n% Height 5\n", "no events of DAT 1 or 2"),
         (b"% Version 3\n% Width 4\n% Height 5\n\x0c\x08" + bytes(8), "no events of DAT 1 or 2"),
-        (b"% Version 2", "a header line without end at byte 0"),
+        (b"% Version 2", "an unterminated header line at byte 0"),
     ],
 )
 def test_headers_of_prophesee(content: bytes, message: str) -> None:
@@ -331,7 +329,7 @@ def test_bad_lines_of_csv_are_left_out() -> None:
 
 def test_csv_needs_a_sensor() -> None:
     with pytest.raises(
-        ValueError, match="no size of the sensor; begin it with a line like t,x@346,y@260,p, or give it"
+        ValueError, match="the sensor size is missing; begin the file with a line such as t,x@346,y@260,p, or give it"
     ):
         decode(lines("1,2,3,1"), "e.csv")
 

@@ -146,7 +146,7 @@ def test_events_outside_the_sensor(name: str, value: int) -> None:
 def test_windows_beyond_64_bits() -> None:
     events = Events(np.array([2**63 - 9]), np.zeros(1, np.uint16), np.zeros(1, np.uint16), np.zeros(1, np.uint8), 3, 2)
     assert slices(events, window=4, timesteps=2).sum() == 1
-    with pytest.raises(ValueError, match="a time beyond 64 bits; give another start"):
+    with pytest.raises(ValueError, match="a time above 64 bits; give another start"):
         slices(events, window=5, timesteps=2)
 
 
@@ -158,11 +158,11 @@ def test_times_that_fall() -> None:
 
 def test_columns_of_the_wrong_type_or_length() -> None:
     t, x, p = np.arange(3), np.zeros(3, np.uint16), np.zeros(3, np.uint8)
-    with pytest.raises(ValueError, match=r"expected y as an array of 3 uint16 numbers, got int64\[3\]"):
+    with pytest.raises(ValueError, match=r"expected y to be an array of 3 uint16 numbers, got int64\[3\]"):
         Events(t, x, t, p, 9, 9)
-    with pytest.raises(ValueError, match=r"expected p as an array of 3 uint8 numbers, got uint8\[2\]"):
+    with pytest.raises(ValueError, match=r"expected p to be an array of 3 uint8 numbers, got uint8\[2\]"):
         Events(t, x, x, p[:2], 9, 9)
-    with pytest.raises(ValueError, match=r"expected x as an array of 3 uint16 numbers, got list"):
+    with pytest.raises(ValueError, match=r"expected x to be an array of 3 uint16 numbers, got list"):
         Events(t, [0, 1, 2], x, p, 9, 9)
 
 
@@ -197,7 +197,7 @@ def test_equal_slices_of_late_times() -> None:
 
 def test_slices_that_cannot_be() -> None:
     events = recording(3, 20, 8, 6)
-    with pytest.raises(ValueError, match="slices are by time or by count, got 'size'"):
+    with pytest.raises(ValueError, match="expected slices by time or by count, got 'size'"):
         slices(events, timesteps=2, by="size")  # type: ignore[arg-type]
 
 

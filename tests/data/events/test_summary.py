@@ -41,5 +41,5 @@ def test_sensors_as_text() -> None:
     assert sensor_of("346x260") == (346, 260)
     assert sensor_of("none") is None
     for wrong in ("346", "346x", "0x5", "40000x5", "-1x5", "axb", ""):
-        with pytest.raises(ValueError, match=f"like 346x260, or none, got '{wrong}'"):
+        with pytest.raises(ValueError, match=f"such as 346x260, or none, got '{wrong}'"):
             sensor_of(wrong)

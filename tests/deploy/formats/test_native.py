@@ -95,7 +95,7 @@ def test_files_of_plain_neurons_are_those_of_earlier_versions(tmp_path):
         (lambda nodes, _: nodes[0]["options"].update(groups=None), "groups: expected a whole number"),
         (lambda nodes, _: nodes[1]["options"].update(fraction_bits=-1), "fraction_bits: expected a whole number"),
         (lambda nodes, _: nodes[1]["options"].update(fraction_bits=10**400), "fraction_bits: expected a whole number"),
-        (lambda nodes, _: nodes[1]["options"].update(initial=1e999), "not finite|no JSON"),
+        (lambda nodes, _: nodes[1]["options"].update(initial=1e999), "not finite|not JSON"),
         (lambda nodes, _: nodes[1]["options"].update(decay=[0.5]), "float"),
         (lambda nodes, _: nodes[0].update(name=["stem"]), "no weights of 4 dimensions"),
         (lambda nodes, _: nodes.append(7), "not subscriptable"),
@@ -150,7 +150,7 @@ def test_other_files_are_refused(tmp_path):
     ("key", "text", "words"),
     [
         ("units", "[null, 0]", "its units are"),
-        ("units", "[NaN, 1.0]", "no JSON"),
+        ("units", "[NaN, 1.0]", "not JSON"),
         ("units", "[1e999, 1.0]", "its units are"),
         ("units", "[null, null]", "its units are"),
         ("units", "[true, 1.0]", "its units are"),

@@ -1,4 +1,4 @@
-"""Recordings of event cameras: reading, slicing into frames, simulating a camera."""
+"""Event-camera recordings: read them, cut them into frames, simulate a camera."""
 
 from pathlib import Path
 
@@ -13,24 +13,24 @@ from rheobase.files import read_plain
 __all__ = ["SUFFIXES", "Events", "OnError", "count_into", "decode", "read", "simulate", "slices"]
 
 SUFFIXES = {".aedat", ".aedat4", ".bin", ".csv", ".dat", ".npz", ".raw"}
-"""Endings of the files that can be read."""
+"""Suffixes of the files that `read` accepts."""
 
 
 def read(path: Path | str, *, size: tuple[int, int] | None = None, on_error: OnError = "raise") -> Events:
-    """The recording in a file: AEDAT 2.0, 3.1 or 4, Prophesee's DAT or RAW, N-MNIST (.bin), .npz or .csv.
+    """Read a recording: AEDAT 2.0, 3.1 or 4, Prophesee DAT or RAW, N-MNIST (.bin), .npz or .csv.
 
-    `size` is the width and height of the sensor, where the file does not state it and its format has no usual one. A
-    damaged file is an error, or is read without its damage, which `Events.skipped` counts.
+    `size` is the width and height of the sensor, for files and formats that do not state it. Damage in the file raises
+    an error, or, with `on_error="skip"`, is skipped and counted in `Events.skipped`.
     """
     try:
         content = read_plain(path)
     except OSError as error:
-        raise ValueError(f"cannot read {path}: {error.strerror}") from None
+        raise ValueError(f"cannot read {path}: {error.strerror}; check the path") from None
     return decode(content, str(path), size=size, on_error=on_error)
 
 
 def decode(content: bytes, source: str, *, size: tuple[int, int] | None = None, on_error: OnError = "raise") -> Events:
-    """The recording in the content of the file `source`."""
+    """Decode a recording from the content of the file `source`."""
     if content.startswith(aedat.MAGIC_2):
         return aedat.decode_2(content, source, on_error)
     if content.startswith(aedat.MAGIC_3):
@@ -48,7 +48,7 @@ def decode(content: bytes, source: str, *, size: tuple[int, int] | None = None, 
             return csv.decode(content, source, size, on_error)
     if content:
         raise ValueError(
-            f"{source}: no recording at byte 0 in a known format: AEDAT 2.0, 3.1 or 4, DAT, RAW, .npz, .csv or .bin"
+            f"{source}: unknown format at byte 0; expected AEDAT 2.0, 3.1 or 4, DAT, RAW, .npz, .csv or .bin"
         )
     nothing = np.empty(0, np.int64)
     return checked(Problems(source, on_error), nothing, nothing, nothing, nothing, size or aedat.DVS128, lambda _: 0)

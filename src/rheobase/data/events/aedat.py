@@ -1,7 +1,7 @@
-"""AEDAT 2.0 and 3.1, the files of the cameras DVS128 and DAVIS (inivation.gitlab.io/inivation-docs).
+"""AEDAT 2.0 and 3.1, the formats of the cameras DVS128 and DAVIS (inivation.gitlab.io/inivation-docs).
 
-2.0 is a text header and big-endian pairs of address and time. 3.1 is a text header and little-endian packets, each of
-one type of event; all but polarity events (special events, frames, ...) are skipped.
+AEDAT 2.0 is a text header followed by big-endian pairs of address and time. AEDAT 3.1 is a text header followed by
+little-endian packets, each with one type of event. Only polarity events are read; others, such as frames, are skipped.
 """
 
 import re
@@ -16,26 +16,26 @@ HEADER_END = b"#!END-HEADER\r\n"
 DVS128 = (128, 128)
 CAMERAS = {"DVS128": DVS128, "DAVIS240": (240, 180), "DAVIS346": (346, 260), "DAVIS640": (640, 480)}
 SPECIAL = 0x8000  # address bit of external events in AEDAT 2.0
-POLARITY, LAST_TYPE = 1, 13  # types of packets in AEDAT 3.1
-PACKET = Struct("<HHIIIIII")  # type, source, size of an event, offset of its time, overflow, capacity, number, valid
+POLARITY, LAST_TYPE = 1, 13  # packet types in AEDAT 3.1
+PACKET = Struct("<HHIIIIII")  # type, source, event size, offset of the time, overflow, capacity, number, valid
 
 
 def decode_2(content: bytes, source: str, on_error: OnError = "raise") -> Events:
-    """AEDAT 2.0 of a DVS128: y, x and polarity in bits 8-14, 1-7 and 0 of an address, as the camera counts.
+    """Decode AEDAT 2.0 of a DVS128: y, x and polarity are bits 8-14, 1-7 and 0 of an address, as the camera counts.
 
-    Its viewer, jAER, mirrors x and calls a polarity of 0 brighter. Times have 32 bits: 71 minutes, then 0 again.
+    The viewer jAER mirrors x and calls a polarity of 0 brighter. Times have 32 bits and wrap around after 71 minutes.
     """
     problems = Problems(source, on_error)
     start = 0
     while content.startswith(b"#", start):
         end = content.find(b"\n", start)
         if end < 0:
-            problems.found("header", "a header line without end", start)
+            problems.found("header", "an unterminated header line", start)
             end = len(content) - 1
         start = end + 1
     number, rest = divmod(len(content) - start, 8)
     if rest:
-        problems.found("truncated", f"{rest} bytes too few for an event", start + 8 * number)
+        problems.found("truncated", f"only {rest} of the 8 bytes of an event", start + 8 * number)
     pairs = np.frombuffer(content, ">u4", 2 * number, start).reshape(-1, 2).astype(np.uint32)
     address, t = pairs[:, 0], pairs[:, 1].astype(np.int64)
     kept = np.flatnonzero((address & SPECIAL) == 0)
@@ -43,9 +43,9 @@ def decode_2(content: bytes, source: str, on_error: OnError = "raise") -> Events
         address, t = address[kept], t[kept]
     steps = np.diff(t)
     starts_again = steps < -(2**31)
-    if starts_again.any() and not (steps > 2**31).any():  # a jump up and down again is one wrong time
+    if starts_again.any() and not (steps > 2**31).any():  # a jump up and down again is a single wrong time
         t[1:] += np.cumsum(starts_again) << 32
-    # what an address has above its 15 bits would be lost: such a y lies outside every sensor
+    # bits above the 15 of an address would be lost, so give such an event a y outside every sensor
     y = np.where(address >> 16, np.uint32(0xFFFF), address >> 8)
     return checked(
         problems,
@@ -59,11 +59,11 @@ def decode_2(content: bytes, source: str, on_error: OnError = "raise") -> Events
 
 
 def decode_3(content: bytes, source: str, size: tuple[int, int] | None = None, on_error: OnError = "raise") -> Events:
-    """AEDAT 3.1: polarity events that are marked valid, of the camera that the header names."""
+    """Decode AEDAT 3.1: the valid polarity events of the camera named in the header."""
     problems = Problems(source, on_error)
     end_of_header = content.find(HEADER_END)
     if end_of_header < 0:
-        problems.found("header", "a header without its last line, #!END-HEADER,", 0)
+        problems.found("header", "a header without the final line #!END-HEADER", 0)
         end_of_header = len(content)
     camera = re.search(rb"^#Source \d+: ([A-Z]+\d+)", content[:end_of_header], re.MULTILINE)
     size = CAMERAS.get(camera[1].decode() if camera else "") or size or DVS128
@@ -102,7 +102,7 @@ def decode_3(content: bytes, source: str, size: tuple[int, int] | None = None, o
 
 
 def _packets(content: bytes, start: int, problems: Problems) -> list[tuple[int, int, int]]:
-    """Where the events of every polarity packet begin, their number, and the overflow of their times."""
+    """Return for every polarity packet where its events begin, their number, and the overflow of their times."""
     found = []
     while start < len(content):
         if len(content) - start < PACKET.size:
@@ -111,7 +111,7 @@ def _packets(content: bytes, start: int, problems: Problems) -> list[tuple[int, 
         kind, _, size, time_at, overflow, capacity, number, valid = PACKET.unpack_from(content, start)
         bad_layout = size < 4 or (kind == POLARITY and (size, time_at) != (8, 4))
         if kind > LAST_TYPE or capacity != number or valid > number or bad_layout:
-            problems.found("packet", "a garbage packet header", start)
+            problems.found("packet", "an invalid packet header", start)
             break
         events, start = start + PACKET.size, start + PACKET.size + number * size
         if start > len(content):

@@ -1,7 +1,7 @@
-"""AEDAT 4, the files of iniVation's DV (inivation.gitlab.io/inivation-docs): packets of many kinds, compressed or not.
+"""AEDAT 4, the format of iniVation's DV (inivation.gitlab.io/inivation-docs): packets of many kinds, maybe compressed.
 
-A header in FlatBuffers states the compression, where the packets end, and in XML what they hold. Of several cameras
-the first is read; frames, triggers and measurements of movement are skipped.
+A FlatBuffers header states the compression, where the packets end, and, as XML, what they hold. With several cameras,
+the first one is read. Frames, triggers and IMU data are skipped.
 """
 
 from collections.abc import Iterator
@@ -24,6 +24,7 @@ ONE_TRACK = (
 
 
 def decode(content: bytes, source: str, on_error: OnError = "raise") -> Events:
+    """Decode the events of the first camera."""
     problems = Problems(source, on_error)
     try:
         (length,) = unpack_from("<I", content, len(MAGIC))
@@ -31,7 +32,7 @@ def decode(content: bytes, source: str, on_error: OnError = "raise") -> Events:
         compression, stop, description = _header(content[start - length : start])
         track, size = _camera(description)
     except Exception as error:  # damage makes the parsers fail in many ways
-        raise ValueError(f"{source}: no header of AEDAT 4 at byte {len(MAGIC)} ({error}); get the file again") from None
+        raise ValueError(f"{source}: no AEDAT 4 header at byte {len(MAGIC)} ({error}); get the file again") from None
     packets = list(_packets(content, start, len(content) if stop == -1 else stop, track, problems))
     for packet in packets:
         limits.check(largest(packet, compression), len(content), f"{source}: a packet")
@@ -40,11 +41,11 @@ def decode(content: bytes, source: str, on_error: OnError = "raise") -> Events:
 
 
 def _header(table: bytes) -> tuple[int, int, str]:
-    """Compression, where the packets end (-1: with the file), and the description."""
+    """Return the compression, where the packets end (-1: at the end of the file), and the description."""
 
     def number(form: str, at: int) -> int:
         if not 0 <= at <= len(table) - calcsize(form):
-            raise ValueError("it points outside of itself")
+            raise ValueError("it points outside itself")
         return int(unpack_from(form, table, at)[0])
 
     root = number("<I", 0)
@@ -52,7 +53,7 @@ def _header(table: bytes) -> tuple[int, int, str]:
     known = (number("<H", fields) - 4) // 2
 
     def place(field: int) -> int:
-        """Of a field; 0 for one that has its default."""
+        """Return the position of a field; 0 if it has its default."""
         offset = number("<H", fields + 4 + 2 * field) if field < known else 0
         return root + offset if offset else 0
 
@@ -67,7 +68,7 @@ def _header(table: bytes) -> tuple[int, int, str]:
 
 
 def _camera(description: str) -> tuple[int, tuple[int, int]]:
-    """The track and the sensor of the first camera."""
+    """Return the track and the sensor of the first camera."""
     for node in ElementTree.fromstring(description).iterfind("node[@name='outInfo']/node"):
         if node.findtext("attr[@key='typeIdentifier']") == "EVTS":
             width, height = (
@@ -76,11 +77,11 @@ def _camera(description: str) -> tuple[int, tuple[int, int]]:
             if not fits(width, height):
                 raise ValueError(f"a sensor of {width} x {height}")
             return int(node.get("name", "")), (width, height)
-    raise ValueError("no track of events")
+    raise ValueError("no event track")
 
 
 def _packets(content: bytes, start: int, stop: int, track: int, problems: Problems) -> Iterator[memoryview]:
-    """The packets of that track, cut out whole."""
+    """Yield the complete packets of this track."""
     view = memoryview(content)
     while start < stop:
         if len(content) - start < PACKET.size:
@@ -96,7 +97,7 @@ def _packets(content: bytes, start: int, stop: int, track: int, problems: Proble
 
 
 def _written(compression: int) -> bytes:
-    """The header of a file with one camera, of the largest sensor."""
+    """Return the header of a file with one camera that has the largest sensor."""
     table = pack("<I4s5H2xiiI", 20, b"IOHE", 10, 12, 4, 0, 8, 12, compression, 4)
     text = pack("<I", len(ONE_TRACK)) + ONE_TRACK + b"\0"
     return MAGIC + pack("<I", len(table) + len(text)) + table + text

@@ -1,4 +1,4 @@
-"""A simulated event camera: an image moves a little, and every pixel reports changes of its log intensity."""
+"""A simulated event camera: an image moves a little, and every pixel reports changes in its log intensity."""
 
 from collections.abc import Sequence
 
@@ -7,9 +7,9 @@ from numpy.typing import NDArray
 
 from rheobase.data.events.stream import Events
 
-# Corners of the camera's way in units of `amplitude` (x, y): a triangle, as in the recordings of N-MNIST.
+# Corners (x, y) of the camera's path in units of `amplitude`: a triangle, as in the recordings of N-MNIST.
 WAY = np.array([(0.0, 0.0), (0.5, 1.0), (1.0, 0.0), (0.0, 0.0)])
-DARK = 0.05  # light that falls on a black pixel; the logarithm needs some
+DARK = 0.05  # light on a black pixel, because the logarithm needs some
 
 
 def simulate(
@@ -23,11 +23,11 @@ def simulate(
     mismatch: float = 0.03,
     noise_rate: float = 1.0,
 ) -> list[Events]:
-    """Recordings of grey images [N, H, W], each of `duration` microseconds; the same for the same seed.
+    """Simulate recordings of grey images [N, H, W], `duration` microseconds each. The same seed gives the same result.
 
-    The image moves up to `amplitude` pixels along a triangle, in `steps` straight pieces. A pixel fires for every
-    `threshold` by which its log intensity has changed; thresholds differ between pixels with standard deviation
-    `mismatch`. On top come `noise_rate` random events per second and pixel.
+    The image moves up to `amplitude` pixels along a triangle, in `steps` straight pieces. A pixel fires each time its
+    log intensity has changed by `threshold`. Thresholds differ between pixels with standard deviation `mismatch`. Noise
+    adds `noise_rate` random events per second and pixel.
     """
     if images.ndim != 3 or 0 in images.shape or threshold <= 0:
         raise ValueError(f"expected images [N, H, W] and a threshold above 0, got {list(images.shape)} and {threshold}")
@@ -68,7 +68,7 @@ def _position(share: float, amplitude: float) -> tuple[float, float]:
 
 
 def _moved(log: NDArray[np.float32], x: float, y: float) -> NDArray[np.float32]:
-    """The images seen from a camera at (x, y): interpolated between pixels, the border repeated."""
+    """Return the images seen by a camera at (x, y): interpolated between pixels, with repeated borders."""
     _, height, width = log.shape
     (rows, next_rows, down), (columns, next_columns, right) = _between(y, height), _between(x, width)
     upper, lower = log.take(rows, 1), log.take(next_rows, 1)
@@ -84,7 +84,7 @@ def _between(shift: float, extent: int) -> tuple[NDArray[np.int64], NDArray[np.i
 
 
 def _fired(crossings: NDArray[np.int64], start: int, stop: int) -> NDArray[np.int64]:
-    """Events of one step: k crossings of a pixel are spread evenly over its time."""
+    """Return the events of one step. The k crossings of a pixel are spread evenly over the step."""
     image, y, x = crossings.nonzero()
     signed = crossings[image, y, x]
     counts = np.abs(signed)

@@ -1,6 +1,6 @@
-"""The same counts as `counting`, compiled by numba, which is an extra: about twice as fast.
+"""The same counts as `counting`, compiled by numba (an extra): about twice as fast.
 
-One window after the other is zeroed and counted, so that it stays in the processor's cache meanwhile.
+Windows are zeroed and counted one after another, so that each stays in the processor's cache.
 """
 
 import numpy as np
@@ -12,7 +12,7 @@ from rheobase.data.events.stream import Events
 
 
 def counted(events: Events, edges: NDArray[np.int64], width: int, height: int) -> NDArray[np.unsignedinteger]:
-    """What `counting.counted` returns."""
+    """Return the same as `counting.counted`."""
     columns, rows, bounds = _tables(events, edges, width, height)
     counts: NDArray[np.unsignedinteger] = np.empty((len(edges) - 1, 2 * height * width), np.uint8)
     done = 0
@@ -24,7 +24,7 @@ def counted(events: Events, edges: NDArray[np.int64], width: int, height: int) -
 
 
 def count_bytes(counts: NDArray[np.uint8], events: Events, edges: NDArray[np.int64], width: int, height: int) -> int:
-    """What `counting.count_bytes` does."""
+    """Do the same as `counting.count_bytes`."""
     columns, rows, bounds = _tables(events, edges, width, height)
     return int(_count_bytes(counts, bounds, columns, rows, events.x, events.y, events.p))
 
@@ -32,15 +32,15 @@ def count_bytes(counts: NDArray[np.uint8], events: Events, edges: NDArray[np.int
 def _tables(
     events: Events, edges: NDArray[np.int64], width: int, height: int
 ) -> tuple[NDArray[np.unsignedinteger], NDArray[np.unsignedinteger], NDArray[np.uint64]]:
-    """What every column and every row of the sensor adds to the number of a cell, and the edges."""
+    """Return what each column and each row of the sensor adds to the cell number, and the edges."""
     columns = scaled(np.arange(events.width, dtype=np.uint16), width, events.width, np.uint32)
     rows = scaled(np.arange(events.height, dtype=np.uint16), height, events.height, np.uint32) * np.uint32(width)
-    return columns, rows, edges.astype(np.uint64)  # numba takes signed positions for possibly negative, slower ones
+    return columns, rows, edges.astype(np.uint64)  # unsigned, because numba handles signed positions more slowly
 
 
 @njit(cache=True, nogil=True)
 def _count(counts, done, bounds, columns, rows, x, y, p):  # type: ignore[no-untyped-def]
-    """Count the windows from `done` on, up to one in which a count overflows, and return its number."""
+    """Count the windows from `done` on and return the first one in which a count overflows."""
     cells_of_polarity = np.uint32(counts.shape[1] // 2)
     for window in range(done, len(counts)):
         frame = counts[window]
@@ -55,7 +55,7 @@ def _count(counts, done, bounds, columns, rows, x, y, p):  # type: ignore[no-unt
 
 @njit(cache=True, nogil=True)
 def _count_bytes(counts, bounds, columns, rows, x, y, p):  # type: ignore[no-untyped-def]
-    """Count all windows, each cell up to 255; how many events that leaves out."""
+    """Count all windows, each cell up to 255, and return how many events were not counted."""
     cells_of_polarity = np.uint32(counts.shape[1] // 2)
     left_out = 0
     for window in range(len(counts)):

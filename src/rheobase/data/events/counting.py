@@ -1,4 +1,4 @@
-"""Events counted per window and cell with NumPy and torch alone: all of them in one pass, in the smallest safe type."""
+"""Count events per window and cell with NumPy and torch, in one pass and in the smallest safe type."""
 
 import numpy as np
 import torch
@@ -6,14 +6,14 @@ from numpy.typing import NDArray
 
 from rheobase.data.events.stream import Events
 
-SPARSE = 8  # cells per event: from here on, writing zeros takes longer than looking for the smallest type of counts
-GROUP = 7  # 2^7 neighbouring cells are counted together for that
+SPARSE = 8  # cells per event above which writing zeros takes longer than finding the smallest type
+GROUP = 7  # to find it, 2^7 neighbouring cells are counted together
 
 
 def counted(events: Events, edges: NDArray[np.int64], width: int, height: int) -> NDArray[np.unsignedinteger]:
-    """How many of the events from one of the `edges` to the next lie in each cell: [windows, 2 * height * width].
+    """Count the events per cell between each of the `edges` and the next: [windows, 2 * height * width].
 
-    Counts have 8, 16 or 32 bits, the fewest that hold the largest of them.
+    Counts have 8, 16 or 32 bits, whatever the largest count needs.
     """
     index, cells, largest = _located(events, edges, width, height)
     counts = _occurrences(index, np.zeros(cells, _smallest(largest)))
@@ -23,7 +23,7 @@ def counted(events: Events, edges: NDArray[np.int64], width: int, height: int) -
 
 
 def count_bytes(counts: NDArray[np.uint8], events: Events, edges: NDArray[np.int64], width: int, height: int) -> int:
-    """Write the same counts, up to 255, to `counts`; how many events that leaves out."""
+    """Write the same counts, up to 255, to `counts`, and return how many events were not counted."""
     index, cells, largest = _located(events, edges, width, height)
     if largest < 2**8:
         counts.fill(0)
@@ -37,7 +37,7 @@ def count_bytes(counts: NDArray[np.uint8], events: Events, edges: NDArray[np.int
 def scaled(
     position: NDArray[np.uint16], cells: int, pixels: int, number: type[np.unsignedinteger]
 ) -> NDArray[np.unsignedinteger]:
-    """The cells in which pixels lie, along one side of the sensor."""
+    """Return the cells of pixels along one side of the sensor."""
     if cells == pixels:
         return position.astype(number, copy=False)
     return position * number(cells) // number(pixels)
@@ -45,7 +45,7 @@ def scaled(
 
 def _cells(events: Events, part: slice, width: int, height: int) -> NDArray[np.unsignedinteger]:
     largest = max(2 * height * width, events.width * width, events.height * height)
-    number = np.uint16 if largest < 2**16 else np.uint32 if largest < 2**32 else np.uint64  # narrow ones are faster
+    number = np.uint16 if largest < 2**16 else np.uint32 if largest < 2**32 else np.uint64  # narrow types are faster
     cell = scaled(events.y[part], height, events.height, number) * number(width)
     cell += scaled(events.x[part], width, events.width, number)
     cell += events.p[part] * number(height * width)
@@ -53,7 +53,7 @@ def _cells(events: Events, part: slice, width: int, height: int) -> NDArray[np.u
 
 
 def _located(events: Events, edges: NDArray[np.int64], width: int, height: int) -> tuple[NDArray[np.int64], int, int]:
-    """The cell of every event among those of all windows, their number, and a count that none of them exceeds."""
+    """Return the cell of every event, counted over all windows, the number of cells, and an upper limit of counts."""
     windows, frame = len(edges) - 1, 2 * height * width
     cells, per_window = windows * frame, np.diff(edges)
     index = np.repeat(np.arange(0, cells, frame, dtype=np.int64), per_window)
@@ -62,23 +62,23 @@ def _located(events: Events, edges: NDArray[np.int64], width: int, height: int) 
 
 
 def _largest(index: NDArray[np.int64], cells: int, in_window: int) -> int:
-    """A number of events that no cell exceeds, since no window or no group of cells does."""
+    """Return an upper limit of the events in a cell: those in a window, or in a group of cells."""
     if in_window < 2**8 or cells < SPARSE * len(index):
         return in_window
-    # a group can lie in two windows
+    # a group can span two windows
     groups = np.zeros((cells >> GROUP) + 1, _smallest(2 * in_window))
     return min(in_window, int(_occurrences(index >> GROUP, groups).max()))
 
 
 def _smallest(largest: int) -> str:
-    """The smallest type that can count to `largest`."""
+    """Return the smallest type that can count to `largest`."""
     return "u1" if largest < 2**8 else "u2" if largest < 2**16 else "u4"
 
 
 def _occurrences(index: NDArray[np.int64], counts: NDArray[np.unsignedinteger]) -> NDArray[np.unsignedinteger]:
-    """`counts`, zeros so far, after counting how often every number occurs."""
-    # NumPy's bincount counts with 64 bits, and writing zeros takes the longest: most frames are mostly zeros
-    # torch adds no unsigned numbers above 8 bits, but the bits of a sum are the same for signed ones
+    """Count how often every number occurs, into `counts`, which must be zeros."""
+    # NumPy's bincount uses 64 bits, but most frames are mostly zeros, and writing those takes the longest
+    # torch cannot add unsigned numbers above 8 bits, but the bits of a signed sum are the same
     kind = counts.dtype if counts.itemsize == 1 else np.dtype(f"i{counts.itemsize}")
     ones = np.ones(len(index), kind)
     torch.from_numpy(counts.view(kind)).scatter_add_(0, torch.from_numpy(index), torch.from_numpy(ones))

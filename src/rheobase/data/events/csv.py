@@ -1,7 +1,7 @@
-"""Events as CSV: a line of t, x, y and p for each, whole numbers, t in microseconds.
+"""Events as CSV: one line of whole numbers t, x, y and p per event, with t in microseconds.
 
-A first line may name the columns, in any order, and state the sensor as faery does: t,x@346,y@260,p. The digits
-of many lines are added up at the same time, which makes nearly twice the speed of NumPy's own parser.
+The first line may name the columns, in any order, and state the sensor as faery does: t,x@346,y@260,p. The digits of
+many lines are added up at once, which is nearly twice as fast as NumPy's parser.
 """
 
 import numpy as np
@@ -10,19 +10,20 @@ from numpy.typing import NDArray
 from rheobase.data.events.stream import LARGEST, Events, OnError, Problems, checked, fits, no_size
 
 NAMES = {"t": 0, "timestamp": 0, "x": 1, "y": 2, "p": 3, "polarity": 3, "on": 3}
-PIECE = 2**19  # bytes that are read at once: as many as stay in the processor's cache
-DIGITS = 18  # that surely fit 64 bits
+PIECE = 2**19  # bytes to parse at once: as many as fit in the processor's cache
+DIGITS = 18  # that always fit in 64 bits
 ZERO, NINE = b"09"
 
 Columns = list[NDArray[np.integer]]  # in the order of the file
 
 
 def decode(content: bytes, source: str, size: tuple[int, int] | None = None, on_error: OnError = "raise") -> Events:
+    """Decode a recording in this format."""
     problems = Problems(source, on_error, unit="line")
     places, stated, start = _heading(content, source)
     size = stated or size
     if size is None:
-        raise no_size(source, "begin it with a line like t,x@346,y@260,p")
+        raise no_size(source, "begin the file with a line such as t,x@346,y@260,p")
     first = line = 2 if start else 1
     stop = len(content)
     while stop > start and content[stop - 1] in b"\r\n":
@@ -32,7 +33,7 @@ def decode(content: bytes, source: str, size: tuple[int, int] | None = None, on_
     pieces: list[Columns] = []
     while start < stop:
         end = content.rfind(b"\n", start, start + PIECE) + 1 if stop - start > PIECE else stop
-        end = end or stop  # a line of that length is none of ours
+        end = end or stop  # a line this long is not valid
         piece = content[start:end] + (ending if end == stop else b"")
         found = _at_once(piece, b",,," + ending)
         pieces.append(_one_by_one(piece, line, problems) if found is None else found)
@@ -48,7 +49,7 @@ def decode(content: bytes, source: str, size: tuple[int, int] | None = None, on_
 
 
 def _heading(content: bytes, source: str) -> tuple[list[int], tuple[int, int] | None, int]:
-    """The places of t, x, y and p in a line, the sensor if it is stated, and where the events begin."""
+    """Return the places of t, x, y and p in a line, the sensor if it is stated, and where the events begin."""
     if content[:1].isdigit() or not content:
         return [0, 1, 2, 3], None, 0
     end = content.find(b"\n") + 1 or len(content)
@@ -67,7 +68,7 @@ def _heading(content: bytes, source: str) -> tuple[list[int], tuple[int, int] | 
 
 
 def _at_once(piece: bytes, separators: bytes) -> Columns | None:
-    """The numbers of all lines; None unless each has four of them, with these separators."""
+    """Return the numbers of all lines, or None unless every line has four numbers with these separators."""
     text, expected = np.frombuffer(piece, np.uint8), np.frombuffer(separators, np.uint8)
     ends = np.flatnonzero(text < ZERO)
     if len(ends) % len(expected) or (text > NINE).any():
@@ -84,13 +85,13 @@ def _at_once(piece: bytes, separators: bytes) -> Columns | None:
 
 
 def _numbers(text: NDArray[np.uint8], at: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.integer]:
-    """Numbers of these lengths that end there; `at` is used up."""
+    """Return the numbers of these lengths that end at `at`, which is overwritten."""
     shortest, longest = int(lengths.min()), int(lengths.max())
     kind: type[np.integer] = np.uint32 if longest < 10 else np.int64
     numbers: NDArray[np.integer] = np.zeros(len(at), kind)
     for place in range(longest):
         at -= 1
-        digits = text.take(at, mode="clip")  # of the first line too, where there may be nothing before
+        digits = text.take(at, mode="clip")  # clip, because the first line may have nothing before it
         digits -= np.uint8(ZERO)
         if place >= shortest:
             digits *= lengths > place
@@ -99,7 +100,7 @@ def _numbers(text: NDArray[np.uint8], at: NDArray[np.int64], lengths: NDArray[np
 
 
 def _one_by_one(piece: bytes, line: int, problems: Problems) -> Columns:
-    """The numbers of all lines that have four; `line` is the number of the first."""
+    """Return the numbers of all lines that have four. `line` is the number of the first line."""
     rows = []
     for number, text in enumerate(piece.splitlines(), line):
         words = [word.strip() for word in text.split(b",")]

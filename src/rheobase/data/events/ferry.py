@@ -1,8 +1,8 @@
-"""What faery reads: event packets of AEDAT 4, DAT and RAW, ferried there and back as columns.
+"""Decode event packets of AEDAT 4, DAT and RAW with faery.
 
-It believes what headers say: sizes are allocated as stated, parts are not checked, and the first event outside the
-sensor ends it. So it never sees one: it is given a file of checked packets below a header that we wrote, for a sensor
-of any size. It moves a time that runs backwards to the one before it.
+faery trusts headers: it allocates the stated sizes, does not check parts, and stops at the first event outside the
+sensor. So it never sees the header of the file. It gets a file of checked packets below a header that we write, for a
+sensor of any size. If time runs backwards, faery repeats the previous time.
 """
 
 from collections.abc import Iterable, Iterator
@@ -20,14 +20,14 @@ from rheobase.extras import need
 Kind = Literal["aedat", "dat", "evt"]
 Packet = NDArray[Any]
 
-EVENT = 48  # bytes of memory: as faery has it, as columns, and while these are joined and checked
-ANY = (2**16 - 1, 2**16 - 1)  # a sensor that has every pixel
+EVENT = 48  # bytes of memory per event: in faery, as columns, and while these are joined and checked
+ANY = (2**16 - 1, 2**16 - 1)  # a sensor that contains every pixel
 
 
 def ferried(
     kind: Kind, parts: Iterable[bytes | memoryview], problems: Problems, size: tuple[int, int], start: int = 0
 ) -> Events:
-    """The events in a file of these parts, of a sensor of this size; `start` is the time at which theirs is 0."""
+    """Return the events in a file made of these parts, for a sensor of this size. Add `start` to their times."""
     faery = need("faery", f"reading {problems.source}")
     packets: list[Packet] = []
     events = 0
@@ -44,7 +44,7 @@ def ferried(
         except RuntimeError as error:
             _tell(problems, error, packets)
         except BaseException as error:
-            if type(error).__name__ != "PanicException":  # of Rust, which is no Exception in Python
+            if type(error).__name__ != "PanicException":  # from Rust, not an Exception in Python
                 raise
             _tell(problems, error, packets)
     problems.unit = "event"

@@ -1,4 +1,4 @@
-"""Slices of a recording as frames: what a network sees of it."""
+"""Cut a recording into the frames that a network sees."""
 
 from functools import cache
 from types import ModuleType
@@ -24,13 +24,13 @@ def slices(
     offset: int = 0,
     binary: bool = False,
 ) -> NDArray[np.unsignedinteger]:
-    """Events counted per polarity, cell and slice: frames [T, 2, H, W].
+    """Count events per polarity, cell and slice: frames [T, 2, H, W].
 
-    A slice has `window` microseconds, or as many events where `by` is `count`; a window of 0 cuts all there is into
-    `timesteps` equal slices. The first begins `offset` microseconds after `start`, or after the first event. Pixel
-    (x, y) falls into cell (x * W // width, y * H // height) of `size` (W, H). A slice without events is a frame of
-    zeros; `binary` frames tell only whether there were any. Counts have 8, 16 or 32 bits, the fewest that hold the
-    largest of them.
+    A slice lasts `window` microseconds, or has `window` events if `by` is `count`. A window of 0 cuts the whole
+    recording into `timesteps` equal slices. The first slice begins `offset` microseconds after `start`, or after the
+    first event. Pixel (x, y) falls into cell (x * W // width, y * H // height) of `size` (W, H). A slice without events
+    is a frame of zeros. With `binary`, cells are 1 if there was any event. Counts have 8, 16 or 32 bits, whatever the
+    largest count needs.
     """
     width, height = size or (events.width, events.height)
     edges = _edges(events, window, timesteps, by, (width, height), start, offset)
@@ -52,9 +52,9 @@ def count_into(
     start: int | None = None,
     offset: int = 0,
 ) -> int:
-    """Write the `slices` of these events to contiguous `frames` [T, 2, H, W]; a count stops at 255.
+    """Write the `slices` of these events to contiguous `frames` [T, 2, H, W]. A count stops at 255.
 
-    The result is the number of events that were not counted for that.
+    Return the number of events that were not counted because of this.
     """
     timesteps, _, height, width = frames.shape
     edges = _edges(events, window, timesteps, by, (width, height), start, offset)
@@ -70,18 +70,18 @@ def _edges(
     start: int | None,
     offset: int,
 ) -> NDArray[np.int64]:
-    """The index of the first event of every slice, and of the first one after the last."""
+    """Return the index of the first event of every slice, and of the first event after the last slice."""
     width, height = size
     if window < 0 or timesteps < 1:
         raise ValueError(
-            f"expected a window of 0 or more and timesteps of at least 1, got a window of {window} and {timesteps}"
+            f"expected a window of 0 or more and at least 1 timestep, got a window of {window} and {timesteps}"
         )
     if by not in get_args(SliceBy):
-        raise ValueError(f"slices are by time or by count, got '{by}'")
+        raise ValueError(f"expected slices by time or by count, got '{by}'")
     if not (0 < width <= events.width and 0 < height <= events.height):
         raise ValueError(
             f"frames of {width} x {height} do not fit a sensor of {events.width} x {events.height}; "
-            "expected at least 1 and at most its size"
+            "use at least 1 and at most the size of the sensor"
         )
     if start is None:
         start = int(events.t[0]) if len(events) else 0
@@ -89,7 +89,7 @@ def _edges(
     all_of_it = max(0, int(events.t[-1]) + 1 - start) if len(events) else 0
     span = window * timesteps if window and by == "time" else all_of_it
     if not -(2**63) <= start <= start + span < 2**63:
-        raise ValueError(f"windows from {start} us on end at a time beyond 64 bits; give another start")
+        raise ValueError(f"windows from {start} us on end at a time above 64 bits; give another start")
     steps = np.arange(timesteps + 1, dtype=np.int64)
     if by == "count":
         first = int(np.searchsorted(events.t, start))
@@ -102,7 +102,7 @@ def _edges(
 
 @cache
 def _counter() -> ModuleType:
-    """Who counts: `compiled`, or `counting` without numba."""
+    """Return the module that counts: `compiled`, or `counting` without numba."""
     try:
         from rheobase.data.events import compiled
     except (ImportError, RuntimeError):  # numba is not installed, or finds no folder for its cache

@@ -1,4 +1,4 @@
-"""A recording of an event camera in memory, and the checks every reader ends with."""
+"""An event-camera recording in memory, and the checks that every reader runs at the end."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 OnError = Literal["raise", "skip"]
-"""What to do with damage in a file: raise, or leave it out and count it."""
+"""What to do with damage in a file: raise an error, or skip and count it."""
 LARGEST = 2**15 - 1  # side of a sensor in pixels
 
 
@@ -17,7 +17,7 @@ LARGEST = 2**15 - 1  # side of a sensor in pixels
 class Events:
     """Events in order of time: t in microseconds, pixel x and y, polarity p (1: brighter).
 
-    All of this is checked here and nowhere after; the arrays must not be changed.
+    This is checked only here, so the arrays must not be changed afterwards.
     """
 
     t: NDArray[np.int64]
@@ -27,7 +27,7 @@ class Events:
     width: int
     height: int
     skipped: Mapping[str, int] = field(default_factory=dict)
-    """What was wrong with the file and left out: kind of problem to number of times."""
+    """Damage in the file that was skipped: how often each kind of problem occurred."""
 
     def __post_init__(self) -> None:
         for name, kind in (("t", np.int64), ("x", np.uint16), ("y", np.uint16), ("p", np.uint8)):
@@ -35,14 +35,14 @@ class Events:
             if not isinstance(column, np.ndarray) or column.dtype != kind or column.shape != (len(self.t),):
                 got = f"{column.dtype}{list(column.shape)}" if isinstance(column, np.ndarray) else type(column).__name__
                 raise ValueError(
-                    f"events: expected {name} as an array of {len(self.t)} {np.dtype(kind)} numbers, got {got}"
+                    f"events: expected {name} to be an array of {len(self.t)} {np.dtype(kind)} numbers, got {got}"
                 )
         if (self.t[1:] < self.t[:-1]).any():
-            raise ValueError("events: expected them in order of time; sort them by t first")
+            raise ValueError("events: expected them in order of time; sort them by t")
         if len(self) and not (self.x.max() < self.width and self.y.max() < self.height and self.p.max() < 2):
             raise ValueError(
                 f"events at x up to {self.x.max()}, y up to {self.y.max()}, polarity up to {self.p.max()} are outside "
-                f"a sensor of {self.width} x {self.height} with polarities 0 and 1; give its true size"
+                f"a sensor of {self.width} x {self.height} with polarities 0 and 1; give the true size of the sensor"
             )
 
     @classmethod
@@ -56,7 +56,7 @@ class Events:
         height: int,
         skipped: Mapping[str, int] | None = None,
     ) -> "Events":
-        """Without the checks, for columns that have passed them."""
+        """Make events without checks, from columns that have passed them."""
         events = object.__new__(cls)
         events.__dict__.update(t=t, x=x, y=y, p=p, width=width, height=height, skipped=skipped or {})
         return events
@@ -65,12 +65,12 @@ class Events:
         return len(self.t)
 
     def between(self, start: int, stop: int) -> "Events":
-        """Those with start <= t < stop; what was left out of the file is not counted again."""
+        """Return the events with start <= t < stop. Their `skipped` is empty."""
         part = slice(*np.searchsorted(self.t, (start, stop)))
         return Events.trusted(self.t[part], self.x[part], self.y[part], self.p[part], self.width, self.height)
 
     def squared(self) -> "Events":
-        """The same on a square sensor with this one in its middle: what square frames can hold without distortion."""
+        """Return the events on a square sensor with this one at its centre, so that square frames are not distorted."""
         side = max(self.width, self.height)
         if self.width == self.height:
             return self
@@ -79,43 +79,44 @@ class Events:
 
 
 class Problems:
-    """Raises at the first problem of a file, or counts all of them, as asked."""
+    """The problems of a file: raise an error at the first one, or count them all."""
 
     def __init__(self, source: str, on_error: OnError, unit: str = "byte") -> None:
-        """`unit` is what offsets count."""
+        """Name the file, and the `unit` of offsets in it."""
         if on_error not in ("raise", "skip"):
             raise ValueError(f"on_error: expected raise or skip, got '{on_error}'")
         self.source, self.raises, self.unit = source, on_error == "raise", unit
         self.counts: Counter[str] = Counter()
 
     def found(self, kind: str, what: str, offset: int, count: int = 1) -> None:
+        """Report a problem: raise a ValueError, or count it."""
         if self.raises:
             raise ValueError(
                 f"{self.source}: {what} at {self.unit} {offset}; get the file again, "
-                "or leave damage out with on_error='skip'"
+                "or skip damage with on_error='skip'"
             )
         self.counts[kind] += count
 
 
 def sensor_of(text: str) -> tuple[int, int] | None:
-    """Width and height of a sensor given as 346x260; None for `none`."""
+    """Return width and height of a sensor given as 346x260; None for `none`."""
     if text == "none":
         return None
     width, _, height = text.partition("x")
     if not (width.isdecimal() and height.isdecimal() and fits(int(width), int(height))):
-        raise ValueError(f"sensor: expected its width and height like 346x260, or none, got '{text}'")
+        raise ValueError(f"sensor: expected width and height such as 346x260, or none, got '{text}'")
     return int(width), int(height)
 
 
 def fits(width: int, height: int) -> bool:
-    """Whether a sensor can have this size."""
+    """Return whether a sensor can have this size."""
     return 0 < min(width, height) <= max(width, height) <= LARGEST
 
 
 def no_size(source: str, how: str) -> ValueError:
-    """For a file that does not say what its sensor is; `how` it could."""
+    """Return the error for a file that does not state its sensor. `how` says how it could."""
     given = "--sensor 346x260 (train: --set sensor=346x260)"
-    return ValueError(f"{source}: no size of the sensor; {how}, or give it: {given}")
+    return ValueError(f"{source}: the sensor size is missing; {how}, or give it: {given}")
 
 
 def checked(
@@ -127,9 +128,9 @@ def checked(
     size: tuple[int, int],
     offset: Callable[[int], int],
 ) -> Events:
-    """The events inside the sensor and in order of time; `offset` tells where in the file an event is.
+    """Return the events inside the sensor and in order of time. `offset` gives the place of an event in the file.
 
-    Coordinates are not below 0, and polarities are 0 and 1: that is for the reader to know.
+    Readers must make sure that polarities are 0 or 1.
     """
     width, height = size
     index = np.arange(0)
@@ -143,7 +144,7 @@ def checked(
     falls = t[1:] < t[:-1]
     if falls.any():
         too_early, too_late = t < np.maximum.accumulate(t), t > np.minimum.accumulate(t[::-1])[::-1]
-        backwards = min(too_early, too_late, key=np.count_nonzero)  # one wrong time must not cost all that follow
+        backwards = min(too_early, too_late, key=np.count_nonzero)  # one wrong time must not discard all that follow
         first = int(falls.argmax()) + 1
         what = f"time running backwards, from {t[first - 1]} to {t[first]} us,"
         problems.found("backwards", what, offset(int(index[first]) if len(index) else first), int(backwards.sum()))

@@ -1,4 +1,4 @@
-"""What is in a recording, in few numbers, and its pictures: how often every cell fired, and the rate over time."""
+"""A summary of a recording: a few numbers, a picture of how often each cell fired, and the rate over time."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,36 +9,38 @@ from numpy.typing import NDArray
 from rheobase.data.events.slicing import slices
 from rheobase.data.events.stream import Events
 
-PARTS = 100  # of a recording, for its rate over time
-SIDE = 128  # of the picture, at most
+PARTS = 100  # of a recording, for the rate over time
+SIDE = 128  # largest side of the picture
 
 
 @dataclass(frozen=True)
 class Summary:
+    """A summary of a recording."""
+
     events: int
     width: int
     height: int
     seconds: float
     """From the first to the last event."""
     brighter: float
-    """Share of the events."""
+    """Fraction of events with polarity 1."""
     gaps: list[tuple[float, float]]
-    """Pauses that are long enough: seconds from the first event to their beginning, and of their length."""
+    """Long pauses: seconds from the first event to the beginning of the pause, and its length in seconds."""
     rates: list[float]
-    """Events per second in every one of the equal parts of the recording."""
+    """Events per second in each of the `PARTS` equal parts of the recording."""
     picture: NDArray[np.int64]
-    """Events per polarity and cell, [2, H, W]; square, with the sensor in its middle."""
+    """Events per polarity and cell, [2, H, W]. Square, with the sensor at the centre."""
     skipped: Mapping[str, int]
-    """Damage in the file: kind of problem to number of times."""
+    """Damage in the file: how often each kind of problem occurred."""
 
     @property
     def rate(self) -> float:
-        """Events per second; 0 where they are all at the same time."""
+        """Events per second; 0 if all have the same time."""
         return self.events / self.seconds if self.seconds else 0.0
 
 
 def summary(events: Events, gap: int) -> Summary:
-    """`gap` is the number of microseconds from which on a pause counts as one."""
+    """Summarise a recording. Pauses of at least `gap` microseconds count as gaps."""
     t, square = events.t, events.squared()
     start, end = (int(t[0]), int(t[-1])) if len(t) else (0, 0)
     pauses = np.diff(t)

@@ -1,25 +1,25 @@
-"""How large the compressed packets of AEDAT 4 can become, from their headers alone: nothing is unpacked."""
+"""Limits for the unpacked size of compressed AEDAT 4 packets, from their headers alone. Nothing is unpacked."""
 
 from struct import error, unpack_from
 
 LZ4, ZSTD = (1, 2), (3, 4)
 LZ4_MAGIC = b"\x04\x22\x4d\x18"
-LARGEST_RATIO = 255  # LZ4 cannot make more of a byte
-MAGIC = b"\x28\xb5\x2f\xfd"  # of a frame of Zstandard (RFC 8878)
-BLOCK = 2**17  # bytes of a block at most
+LARGEST_RATIO = 255  # of LZ4
+MAGIC = b"\x28\xb5\x2f\xfd"  # of a Zstandard frame (RFC 8878)
+BLOCK = 2**17  # largest block in bytes
 CONTENT_SIZES = ("", "<H", "<I", "<Q")
 DICTIONARY = (0, 1, 2, 4)
 
 
 def largest(packet: bytes | memoryview, compression: int) -> int:
-    """Bytes that a packet cannot exceed once it is unpacked."""
+    """Return an upper limit, in bytes, for the unpacked size of a packet."""
     if compression in LZ4:
         return _lz4(bytes(packet))
     return _frames(bytes(packet)) if compression in ZSTD else len(packet)
 
 
 def _lz4(packet: bytes) -> int:
-    """A frame of LZ4 says how large its blocks are at most; a packet that is none, or several, by the ratio."""
+    """Return the limit from the block size that an LZ4 frame states. Other packets get the largest ratio."""
     most = LARGEST_RATIO * len(packet)
     if not packet.startswith(LZ4_MAGIC) or len(packet) < 7 or packet[5] >> 4 & 7 < 4:
         return most
@@ -28,14 +28,14 @@ def _lz4(packet: bytes) -> int:
     while at + 4 <= len(packet):
         size = int.from_bytes(packet[at : at + 4], "little") & 0x7FFFFFFF
         at += 4
-        if not size:  # the end, and a checksum
+        if not size:  # the end, then a checksum
             return min(most, blocks * block) if at + 4 * (flags >> 2 & 1) == len(packet) else most
         at, blocks = at + size + 4 * (flags >> 4 & 1), blocks + 1
     return most
 
 
 def _frames(packet: bytes) -> int:
-    """What frames of Zstandard state, or their blocks where they do not; what is no frame is unpacked by nobody."""
+    """Return the sizes that Zstandard frames state, or the limit of their blocks. Nothing else gets unpacked."""
     total = start = 0
     try:
         while packet.startswith(MAGIC, start):
@@ -52,12 +52,12 @@ def _frames(packet: bytes) -> int:
             start += 4 * (flags >> 2 & 1)  # a checksum
             total += blocks * BLOCK if stated is None else stated + 256
     except (IndexError, error):
-        pass  # a header cut short
+        pass  # a truncated header
     return total
 
 
 def _after_blocks(packet: bytes, at: int) -> tuple[int, int]:
-    """Where the frame ends that has its first block there, and how many blocks it has."""
+    """Return the end of the frame whose first block is at `at`, and the number of its blocks."""
     blocks, last = 0, False
     while not last and at + 3 <= len(packet):
         header = int.from_bytes(packet[at : at + 3], "little")

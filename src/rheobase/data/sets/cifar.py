@@ -5,12 +5,14 @@ import io
 import pickle
 import tarfile
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from rheobase.data.dataset import Dataset, Split
 from rheobase.data.download import download
@@ -21,11 +23,14 @@ from rheobase.plugins import dataset
 
 SITE = "https://www.cs.toronto.edu/~kriz"
 PIXELS = 3 * 32 * 32
+CLASSES = {"cifar10": 10, "cifar100": 100}
+
+Bytes = NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
 class Layout:
-    """One form of distribution; files map to the MD5 sums of the official ones."""
+    """One form in which the dataset is distributed. Files map to the MD5 sums of the official files."""
 
     folder: str
     archive: str
@@ -38,7 +43,7 @@ class Layout:
     """Binary: bytes in front of the pixels, the last of which is the label. Python: key of the labels."""
     names_key: str = ""
     names_md5: str = ""
-    """Of that file, where it is a pickle: no other is opened."""
+    """MD5 sum of that file if it is a pickle; any other file is refused."""
 
 
 LAYOUTS = {
@@ -102,25 +107,27 @@ LAYOUTS = {
 
 
 @dataset
-@expecting(classes=10, channels=3, size=32, images=50_000)
+@expecting(classes=CLASSES["cifar10"], channels=3, size=32, images=50_000)
 def cifar10(path: Path, *, download: bool = False) -> Dataset:
+    """Load CIFAR-10."""
     return _load("cifar10", path, download)
 
 
 @dataset
-@expecting(classes=100, channels=3, size=32, images=50_000)
+@expecting(classes=CLASSES["cifar100"], channels=3, size=32, images=50_000)
 def cifar100(path: Path, *, download: bool = False) -> Dataset:
+    """Load CIFAR-100."""
     return _load("cifar100", path, download)
 
 
 def official_fingerprint(name: str) -> str:
-    """Of the official files, whose checksums are verified; those of the binary layout, which holds the same images."""
+    """Return the fingerprint of the official files. Both layouts hold the same images, so both have the same one."""
     layout = LAYOUTS[name][0]
     return fingerprint(*layout.train.values(), *layout.test.values())
 
 
 def _load(name: str, folder: Path, wanted: bool) -> Dataset:
-    """From `folder`, which holds the unpacked official folder or is it; if `wanted`, the binary archive goes there."""
+    """Load from `folder`, which is or contains the official folder. If `wanted`, download the binary archive to it."""
     found = _find(name, folder)
     if found is None and wanted:
         _get(LAYOUTS[name][0], folder)
@@ -129,11 +136,16 @@ def _load(name: str, folder: Path, wanted: bool) -> Dataset:
         binary, python = LAYOUTS[name]
         raise ValueError(
             f"no {name} in {folder}: expected {binary.folder} or {python.folder} there; unpack {SITE}/{binary.archive} "
-            f"into it, or let 'rheobase data {name} --root {folder} --download' do that"
+            f"into it, or run 'rheobase data {name} --root {folder} --download'"
         )
     path, layout = found
     train, test = _split(path, layout, layout.train), _split(path, layout, layout.test)
-    return Dataset.of(name, train, test, _class_names(path, layout), fingerprint=official_fingerprint(name))
+    classes = _class_names(path, layout)
+    if len(classes) != CLASSES[name]:
+        raise ValueError(
+            f"{path / layout.names} has {len(classes)} names, expected {CLASSES[name]}; unpack the archive again"
+        )
+    return Dataset.of(name, train, test, classes, fingerprint=official_fingerprint(name))
 
 
 def _find(name: str, folder: Path) -> tuple[Path, Layout] | None:
@@ -145,18 +157,28 @@ def _find(name: str, folder: Path) -> tuple[Path, Layout] | None:
 
 
 def _split(folder: Path, layout: Layout, files: Mapping[str, str]) -> Split:
-    labels, images = [], []
-    for name, md5 in files.items():
-        content = _read(folder / name, md5)
-        if isinstance(layout.label, int):
-            records = np.frombuffer(content, np.uint8).reshape(-1, layout.label + PIXELS)
-            labels.append(records[:, layout.label - 1])
-            images.append(records[:, layout.label :])
-        else:
-            batch = unpickle(content)
-            labels.append(np.asarray(batch[layout.label], np.uint8))
-            images.append(batch["data"])
-    return Split(torch.from_numpy(np.concatenate(images)).view(-1, 3, 32, 32), torch.from_numpy(np.concatenate(labels)))
+    """All files at the same time: reading, checksums and copies leave Python's lock to others."""
+    with ThreadPoolExecutor(len(files)) as pool:
+        parts = list(pool.map(lambda file: _records(folder / file[0], file[1], layout), files.items()))
+        images = np.empty((sum(len(part) for _, part in parts), PIXELS), np.uint8)
+        ends = np.cumsum([len(part) for _, part in parts])
+        places = [images[end - len(part) : end] for end, (_, part) in zip(ends, parts, strict=True)]
+        list(pool.map(np.copyto, places, [part for _, part in parts]))
+    labels = np.concatenate([part for part, _ in parts])
+    return Split(torch.from_numpy(images).view(-1, 3, 32, 32), torch.from_numpy(labels))
+
+
+def _records(path: Path, md5: str, layout: Layout) -> tuple[Bytes, Bytes]:
+    """Labels and pixels of a file."""
+    content = _read(path, md5)
+    if isinstance(layout.label, int):
+        size = layout.label + PIXELS
+        if not content or len(content) % size:
+            raise ValueError(f"{path}: {len(content)} bytes are no images of {size}; unpack the archive again")
+        records = np.frombuffer(content, np.uint8).reshape(-1, size)
+        return records[:, layout.label - 1], records[:, layout.label :]
+    batch = unpickle(content)
+    return np.asarray(batch[layout.label], np.uint8), batch["data"]
 
 
 def _class_names(folder: Path, layout: Layout) -> tuple[str, ...]:
@@ -168,7 +190,7 @@ def _class_names(folder: Path, layout: Layout) -> tuple[str, ...]:
     except OSError as error:
         raise ValueError(f"cannot read {path}: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise ValueError(f"{path} is not a text; unpack the official archive again") from None
+        raise ValueError(f"{path} is not a text file; unpack the official archive again") from None
 
 
 def _read(path: Path, md5: str) -> bytes:
@@ -183,11 +205,11 @@ def _read(path: Path, md5: str) -> bytes:
 
 def _get(layout: Layout, folder: Path) -> None:
     packed = folder / layout.archive
-    was_there = packed.exists()  # then it stays
+    was_there = packed.exists()  # then it is kept
     if not was_there:
         download(f"{SITE}/{layout.archive}", packed, layout.archive_md5)
     elif hashlib.md5(read_plain(packed), usedforsecurity=False).hexdigest() != layout.archive_md5:
-        raise ValueError(f"{packed} is not the official archive: its checksum differs; remove it, and try again")
+        raise ValueError(f"{packed} is not the official archive: its checksum differs; remove it and try again")
     with tarfile.open(packed) as archive:
         archive.extractall(folder, filter="data")
     if not was_there:
@@ -195,7 +217,7 @@ def _get(layout: Layout, folder: Path) -> None:
 
 
 class _ArraysOnly(pickle.Unpickler):
-    """Admits arrays besides lists, strings and numbers: nothing that could run code."""
+    """Allow only arrays, lists, strings and numbers: nothing that could run code."""
 
     ADMITTED = {
         ("numpy.core.multiarray", "_reconstruct"): np._core.multiarray._reconstruct,  # type: ignore[attr-defined]
@@ -206,10 +228,10 @@ class _ArraysOnly(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in self.ADMITTED:
-            raise ValueError(f"a pickle asks for {module}.{name}, which no data file needs; it was not loaded")
+            raise ValueError(f"the pickle asks for {module}.{name}, which no data file needs; get the official file")
         return self.ADMITTED[module, name]
 
 
 def unpickle(content: bytes) -> dict[str, Any]:
-    """The dictionary in a pickle of Python 2 or 3 that holds nothing but arrays, lists, strings and numbers."""
+    """Return the dictionary in a pickle of Python 2 or 3 that holds only arrays, lists, strings and numbers."""
     return _ArraysOnly(io.BytesIO(content), encoding="latin1").load()

@@ -1,4 +1,4 @@
-"""The 1797 hand-written digits of 8 x 8 pixels that ship inside the package.
+"""The 1797 handwritten digits of 8 x 8 pixels that ship with the package.
 
 They are the test part of "Optical Recognition of Handwritten Digits" (E. Alpaydin and C. Kaynak, 1998, UCI Machine
 Learning Repository, CC BY 4.0), as distributed with scikit-learn: rows of 64 pixels from 0 to 16 and a label.
@@ -22,7 +22,7 @@ HELD_OUT = 5
 @dataset
 @expecting(classes=CLASSES, channels=1, size=8, images=1438)
 def digits(path: Path | None = None) -> Dataset:
-    """Every fifth image is held out for testing; no path is needed."""
+    """Load the digits. Every fifth image is for testing. No path is needed."""
     packed = (files("rheobase.data.sets") / "digits.csv.gz").read_bytes()
     rows = np.loadtxt(gzip.decompress(packed).decode().splitlines(), delimiter=",", dtype=np.int64)
     images = torch.from_numpy(rows[:, :-1] * 255 // 16).to(torch.uint8).view(-1, 1, 8, 8)

@@ -1,8 +1,8 @@
 """DVS-CIFAR10 (H. Li et al., 2017): 1000 recordings of moving CIFAR-10 images per class, AEDAT 2.0 of a DVS128.
 
-The official set has a folder per class with files cifar10_<class>_<number>.aedat and no split. Ours is fixed and
-balanced: of every ten recordings of a class, in order of their numbers, the tenth is for testing: 9000 / 1000.
-`split="first"` tests on the first 100 of 1000, as other papers do.
+The official dataset has one folder per class with files cifar10_<class>_<number>.aedat and no split. Our split is fixed
+and balanced: in each class, every tenth recording by number is for testing, which gives 9000 / 1000. `split="first"`
+tests on the first 100 of each 1000, as other papers do.
 """
 
 import re
@@ -21,7 +21,7 @@ SPLITS = ("tenth", "first")
 def dvscifar10(
     path: Path, *, size: int = 0, timesteps: int = 0, split: str = "tenth", **slicing: Option
 ) -> EventDataset:
-    """As in the paper: 10 slices of 5 ms, 42 x 42; from the first event on."""
+    """Load DVS-CIFAR10 as in the paper: 10 slices of 5 ms from the first event on, 42 x 42."""
     cut = Slicing(window=5_000, timesteps=10, size=42).changed(size=size, timesteps=timesteps, **slicing)
     files: list[Path] = []
     labels: list[int] = []
@@ -29,7 +29,9 @@ def dvscifar10(
     for label, name in enumerate(CLASSES):
         paths = sorted((path / name).glob("*.aedat"), key=_number)
         if not paths:
-            raise ValueError(f"no DVS-CIFAR10 in {path}: expected recordings in {path / name}; unpack the official set")
+            raise ValueError(
+                f"no DVS-CIFAR10 in {path}: expected recordings in {path / name}; unpack the official files"
+            )
         files += paths
         labels += [label] * len(paths)
         is_test += held_out(len(paths), split)
@@ -37,7 +39,7 @@ def dvscifar10(
 
 
 def held_out(number: int, split: str) -> list[bool]:
-    """Which of so many recordings of a class are for testing."""
+    """Return which of the `number` recordings of a class are for testing."""
     if split not in SPLITS:
         raise ValueError(f"split: expected one of {', '.join(SPLITS)}, got '{split}'")
     return [i < number // 10 if split == "first" else i % 10 == 9 for i in range(number)]

@@ -1,6 +1,6 @@
-"""DVS-Gesture (A. Amir et al., 2017): hand gestures before a DVS128, several in every AEDAT 3.1 file.
+"""DVS-Gesture (A. Amir et al., 2017): hand gestures recorded by a DVS128, several in every AEDAT 3.1 file.
 
-The official folder has a csv file of labelled times beside every recording, and two lists of the recordings for
+The official folder has a CSV file of labelled times next to every recording, and two lists of the recordings for
 training and testing: 1176 and 288 gestures.
 """
 
@@ -29,7 +29,7 @@ Clip = tuple[int, int, int]  # label, start and end in microseconds
 @dataset
 @expecting(classes=CLASSES, channels=2, size=32, timesteps=40)
 def dvsgesture(path: Path, *, size: int = 0, timesteps: int = 0, **slicing: Option) -> EventDataset:
-    """As in the paper: 40 slices of 30 ms from the labelled start, 32 x 32."""
+    """Load DVS-Gesture as in the paper: 40 slices of 30 ms from the labelled start, 32 x 32."""
     cut = Slicing(window=30_000, timesteps=40, size=32).changed(size=size, timesteps=timesteps, **slicing)
     folder = path / FOLDER if (path / FOLDER).is_dir() else path
     files, labels, is_test, jobs = [], [], [], []
@@ -45,19 +45,19 @@ def dvsgesture(path: Path, *, size: int = 0, timesteps: int = 0, **slicing: Opti
 
 
 def read_labels(path: Path) -> list[Clip]:
-    """Class, start and end of every gesture in a recording."""
+    """Return class, start and end of every gesture in a recording."""
     try:
         rows = list(csv.reader(read_plain(path).decode().splitlines()))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise ValueError(f"cannot read {path}: {error}; the official set has one beside every recording") from None
+        raise ValueError(f"cannot read {path}: {error}; unpack the official files again") from None
     if rows and rows[0] and all(value.strip().isdecimal() for value in rows[0]):
-        raise ValueError(f"{path}, line 1: expected headings, got numbers; the official files begin with headings")
+        raise ValueError(f"{path}, line 1: expected headings, got numbers; unpack the official files again")
     clips = []
     for line, row in enumerate(rows[1:], 2):
         try:
             number, start, end = (int(value) for value in row)
         except ValueError:
-            raise ValueError(f"{path}, line {line}: expected class, start and end as whole numbers") from None
+            raise ValueError(f"{path}, line {line}: expected class, start and end as three whole numbers") from None
         if not (1 <= number <= len(CLASSES) and 0 <= start < end < 2**62):
             raise ValueError(f"{path}, line {line}: expected a class from 1 to {len(CLASSES)} and start before end")
         clips.append((number - 1, start, end))
@@ -68,13 +68,13 @@ def _trials(folder: Path, name: str) -> list[Path]:
     try:
         names = (folder / name).read_text().split()
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not a text"
+        reason = error.strerror if isinstance(error, OSError) else "not a text file"
         raise ValueError(
             f"no DVS-Gesture in {folder}: cannot read {name} ({reason}); unpack DvsGesture.tar.gz there"
         ) from None
     paths = [folder / trial for trial in names]
     if missing := [path for path in paths if not path.is_file()]:
-        raise ValueError(f"{folder / name} names {missing[0].name}, which is not there; unpack the official set again")
+        raise ValueError(f"{folder / name} lists {missing[0].name}, which is missing; unpack the official files again")
     return paths
 
 

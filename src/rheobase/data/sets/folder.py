@@ -1,7 +1,7 @@
-"""Images of your own: a folder with one sub-folder per class, or with `train` and `val` folders of that form; shards of
-it (`rheobase pack`); or the original archives of ImageNet.
+"""Your own images: a folder with one sub-folder per class, or with two such folders, `train` and `val`.
 
-Small sets are decoded once and kept (`folder`); large ones are decoded batch by batch (`imagenet`).
+Shards made by `rheobase pack` and the original archives of ImageNet work too. Small datasets are decoded once and kept
+in memory (`folder`); large ones are decoded batch by batch (`imagenet`).
 """
 
 from dataclasses import replace
@@ -19,17 +19,17 @@ from rheobase.plugins import dataset
 
 IMAGENET_MEAN, IMAGENET_STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
 LIMIT = 16 * 2**30
-BATCH = 256  # of images that are decoded to be kept
+BATCH = 256  # images to decode at once
 
 
 @dataset
 @expecting(classes=10, channels=3, size=32)
 def folder(path: Path, *, size: int = 0) -> Dataset:
-    """All images, resized to `size`, in memory; normalisation follows from the training images."""
+    """Load all images into memory, resized to `size`. The training images set the normalisation."""
     if size < 1:
         raise ValueError(
-            "data set 'folder' needs a size for its images, 32 for example: add --size 32 to `rheobase data`, "
-            "--set image_size=32 to `rheobase train`"
+            "dataset 'folder' needs an image size, for example 32; add --size 32 to `rheobase data`, "
+            "or --set image_size=32 to `rheobase train`"
         )
     classes, train, test, held_out = _split(path, size)
     needed = (len(train) + len(test)) * 3 * size**2
@@ -42,7 +42,7 @@ def folder(path: Path, *, size: int = 0) -> Dataset:
 @dataset
 @expecting(classes=1000, channels=3, size=224, images=1_281_167)
 def imagenet(path: Path, *, size: int = 224) -> Dataset:
-    """Images decoded batch by batch, normalised as usual for ImageNet."""
+    """Decode images batch by batch, with the usual normalisation for ImageNet."""
     classes, train, test, held_out = _split(path, size)
     return Dataset.of("imagenet", train, test, classes, mean=IMAGENET_MEAN, std=IMAGENET_STD, held_out=held_out)
 
@@ -55,14 +55,14 @@ def _decoded(files: Files) -> Split:
 
 
 def _split(folder: Path, size: int) -> tuple[tuple[str, ...], Files, Files, int]:
-    """Names of the classes, the files for training and testing, and every which image is held out for the latter."""
+    """Return class names, training files, test files, and n if every n-th image was held out for testing."""
     classes, train, test = listings(folder)
     own, other = (Files(part.places, part.labels, size) for part in (train, test))
     return classes, own, other, held_out_in(folder)
 
 
 def listings(folder: Path) -> Listings:
-    """The classes in a folder, and where its images for training and testing are."""
+    """Return the classes in a folder, and where its training and test images are."""
     if (folder / shards.INDEX).is_file():
         return shards.read_index(folder / shards.INDEX)
     if ilsvrc.is_here(folder):
@@ -72,7 +72,7 @@ def listings(folder: Path) -> Listings:
 
 
 def held_out_in(folder: Path) -> int:
-    """Every which image of those in `folder` is for testing; 0 where the split was given."""
+    """Return n if every n-th image in `folder` is for testing, or 0 if the split is given."""
     if (folder / shards.INDEX).is_file():
         return shards.held_out(folder / shards.INDEX)
     return 0 if ilsvrc.is_here(folder) else held_out(folder)

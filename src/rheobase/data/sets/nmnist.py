@@ -1,7 +1,7 @@
-"""N-MNIST (G. Orchard et al., 2015): MNIST digits before a moving camera of 34 x 34 pixels.
+"""N-MNIST (G. Orchard et al., 2015): MNIST digits seen by a moving camera of 34 x 34 pixels.
 
-The official set has folders Train and Test with a folder of .bin files per digit. A file .npz of many recordings is
-read as well: arrays t, x, y, p, the offsets of the recordings, their labels, and is_test.
+The official dataset has folders Train and Test with one folder of .bin files per digit. An .npz file of many recordings
+works too: arrays t, x, y, p, the offsets of the recordings, their labels, and is_test.
 """
 
 from functools import partial
@@ -26,7 +26,7 @@ CLASSES = tuple("0123456789")
 @dataset
 @expecting(classes=CLASSES, channels=2, size=34, timesteps=6)
 def nmnist(path: Path, *, size: int = 0, timesteps: int = 0, **slicing: Option) -> EventDataset:
-    """6 slices of 50 ms at full size: two for each of the three movements of the camera."""
+    """Load N-MNIST: 6 slices of 50 ms at full size, two for each of the three movements of the camera."""
     cut = Slicing(window=50_000, timesteps=6, size=34).changed(size=size, timesteps=timesteps, **slicing)
     if path.suffix == ".npz":
         arrays = read_arrays(path)
@@ -49,11 +49,11 @@ def nmnist(path: Path, *, size: int = 0, timesteps: int = 0, **slicing: Option) 
 
 
 def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
-    """The arrays of a file of many recordings."""
+    """Read the arrays of a file of many recordings."""
     try:
         content = read_plain(path)
     except OSError as error:
-        raise ValueError(f"cannot read {path}: {error.strerror}") from None
+        raise ValueError(f"cannot read {path}: {error.strerror}; check the path") from None
     names = ("t", "x", "y", "p", "offsets", "labels", "is_test")
     arrays = from_npz(content, str(path), names)
     if missing := [name for name in names if name not in arrays]:
@@ -65,7 +65,7 @@ def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
         arrays[name] = arrays[name].astype(np.int64)
     offsets, number = arrays["offsets"], len(arrays["labels"])
     if len(offsets) != number + 1 or len(arrays["is_test"]) != number or (np.diff(offsets) < 0).any():
-        raise ValueError(f"{path}: expected one label and one is_test for every two neighbouring, rising offsets")
+        raise ValueError(f"{path}: expected rising offsets, and one label and one is_test per pair of neighbours")
     labels_fit = number and 0 <= arrays["labels"].min() <= arrays["labels"].max() < len(CLASSES)
     if not labels_fit or offsets[0] != 0 or offsets[-1] != len(arrays["t"]):
         raise ValueError(f"{path}: expected offsets from 0 to the number of events, and labels from 0 to 9")

@@ -1,6 +1,6 @@
-"""Recordings of your own: a folder with one sub-folder per class, or with `train` and `val` folders of that form.
+"""Your own recordings: a folder with one sub-folder per class, or with two such folders, `train` and `val`.
 
-Files of all formats that `events.read` knows, and sensors of all sizes, may be mixed.
+All file formats that `events.read` supports, and sensors of any size, may be mixed.
 """
 
 import warnings
@@ -13,13 +13,13 @@ from rheobase.data.expectation import expecting
 from rheobase.data.folders import flat, held_out, split
 from rheobase.plugins import dataset
 
-CLIPPED = 0.01  # share of the events beyond what a cell counts, above which frames no longer tell how many there were
+CLIPPED = 0.01  # warn if more than this fraction of the events is above what a cell can count
 
 
 @dataset
 @expecting(classes=10, channels=2, size=32, timesteps=16)
 def recordings(path: Path, *, size: int = 0, timesteps: int = 0, **slicing: Option) -> EventDataset:
-    """16 slices of 32 x 32; by default all of a recording, however long it is, in slices of equal duration."""
+    """Load recordings as 16 slices of 32 x 32. By default, a whole recording is cut into slices of equal duration."""
     cut = Slicing(window=0, timesteps=16, size=32).changed(size=size, timesteps=timesteps, **slicing)
     train, test = split(path, SUFFIXES, "recordings")
     (files, labels), (test_files, test_labels) = flat(train), flat(test)
@@ -37,8 +37,8 @@ def recordings(path: Path, *, size: int = 0, timesteps: int = 0, **slicing: Opti
     )
     if found.uncounted > CLIPPED * found.events:
         warnings.warn(
-            f"recordings: {100 * found.uncounted / found.events:.0f} % of the events are beyond the 255 that a cell "
-            "counts in one slice; use more timesteps, a larger image_size or a shorter window",
+            f"recordings: {100 * found.uncounted / found.events:.0f} % of the events are above the 255 that a cell can "
+            "count in one slice; use more timesteps, a larger image_size or a shorter window",
             stacklevel=2,
         )
     return found

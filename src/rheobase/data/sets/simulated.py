@@ -1,6 +1,6 @@
-"""Simulated recordings: the embedded digits, and a stand-in for DVS-CIFAR10 made from the images of CIFAR-10.
+"""Simulated recordings: the built-in digits, and a substitute for DVS-CIFAR10 made from CIFAR-10 images.
 
-They come from the simulated camera of `events.simulate`, and their `DataInfo` says so.
+They come from the simulated camera `events.simulate`, and their `DataInfo` says so.
 """
 
 from dataclasses import asdict, dataclass, replace
@@ -20,13 +20,13 @@ from rheobase.data.fingerprint import fingerprint
 from rheobase.data.sets import cifar, digits, dvscifar10
 from rheobase.plugins import dataset
 
-BATCH = 50  # images simulated together
+BATCH = 50  # images to simulate at once
 SEED = 0
 
 
 @dataclass(frozen=True)
 class Camera:
-    """Side of the sensor in pixels, microseconds of a recording, largest movement in pixels."""
+    """A simulated camera: side of the sensor in pixels, microseconds per recording, largest movement in pixels."""
 
     side: int
     duration: int
@@ -36,7 +36,7 @@ class Camera:
 @dataset("digits-dvs")
 @expecting(classes=digits.CLASSES, channels=2, size=16, timesteps=5, simulated=True, images=1438)
 def digits_dvs(path: Path, *, size: int = 0, timesteps: int = 0, **slicing: Option) -> EventDataset:
-    """The 1797 digits at 16 x 16, 5 slices of 20 ms, split as the digits are."""
+    """Simulate the 1797 digits at 16 x 16, in 5 slices of 20 ms, with the split of the digits."""
     cut = Slicing(window=20_000, timesteps=5, size=16).changed(size=size, timesteps=timesteps, **slicing)
     source = digits.digits()
     assert isinstance(source.train, Split)
@@ -53,7 +53,7 @@ def digits_dvs(path: Path, *, size: int = 0, timesteps: int = 0, **slicing: Opti
 def dvscifar10_simulated(
     path: Path, *, size: int = 0, timesteps: int = 0, download: bool = False, **slicing: Option
 ) -> EventDataset:
-    """The 10 000 test images of CIFAR-10, 1000 of each class, sliced and split as DVS-CIFAR10."""
+    """Simulate the 10 000 test images of CIFAR-10, 1000 per class, sliced and split like DVS-CIFAR10."""
     cut = Slicing(window=5_000, timesteps=10, size=42).changed(size=size, timesteps=timesteps, **slicing)
     source = cifar.cifar10(path, download=download)
     assert isinstance(source.test, Split)

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from rheobase.convert import convert
-from rheobase.convert.sweep import doubling, sweep
 from rheobase.deploy.agreement import record
 from rheobase.functional import readout
+from rheobase.train.sweep import doubling, sweep
 from tests.convert.networks import relu_net
 from tests.deploy.networks import images
 

@@ -1,0 +1,261 @@
+"""Tables of all kept results, for docs/results.md: python -m tools.documents writes them."""
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+from rheobase.paper.training import PUBLISHED
+from rheobase.recipes import Recipe
+from rheobase.train.runs import Run
+
+ROOT = Path(__file__).parents[1]
+COMPARED = ("torch", "triton", "spikingjelly", "snntorch")  # packages whose speed a training step shows
+PAPER = PUBLISHED["table1"]  # accuracies in percent, by data, network and T
+TARGET = max(accuracy for (data, _, _), accuracy in PAPER.items() if data == "cifar10")  # the paper's best
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The runs of one recipe in results/, one per seed."""
+
+    folder: Path
+    runs: tuple[Run, ...]
+
+    @property
+    def recipe(self) -> Recipe:
+        return self.runs[0].recipe
+
+    @property
+    def name(self) -> str:
+        """Of its recipe."""
+        return self.recipe.name
+
+    @property
+    def paper(self) -> float | None:
+        """The paper's accuracy on this data, by this network, at this T."""
+        return PAPER.get((self.recipe.data, self.recipe.network, self.recipe.timesteps))
+
+    @cached_property
+    def forked(self) -> bool:
+        """Whether the first epochs are those of another run."""
+        return any(_forked_at(run) for run in self.runs)
+
+    @cached_property
+    def curves(self) -> list[list[tuple[float, float]]]:
+        """Seconds and test accuracy in percent at every evaluation, of every run."""
+        return [
+            [
+                (row["elapsed"], 100 * row["test_accuracy"])
+                for row in run.rows()
+                if "test_accuracy" in row and row["step"] > _forked_at(run)
+            ]
+            for run in self.runs
+        ]
+
+    @property
+    def accuracies(self) -> list[float]:
+        """After the last epoch, in percent."""
+        return [curve[-1][1] for curve in self.curves]
+
+    @property
+    def last(self) -> str:
+        return spread(self.accuracies)
+
+    @property
+    def best(self) -> str:
+        return spread([max(accuracy for _, accuracy in curve) for curve in self.curves])
+
+    @property
+    def seconds(self) -> str:
+        """From the start of the process to the end, as a mean."""
+        return f"{mean(run.rows()[-1]['elapsed'] for run in self.runs):.0f}"
+
+    @property
+    def seconds_to_target(self) -> str:
+        """To the first evaluation that reaches the paper's best; empty where a run never does, or is forked."""
+        reached = [next((s for s, accuracy in curve if accuracy >= TARGET), None) for curve in self.curves]
+        found = [seconds for seconds in reached if seconds is not None]
+        return "" if self.forked or len(found) < len(reached) else f"{mean(found):.0f}"
+
+    @property
+    def device(self) -> str:
+        return ", ".join(sorted({facts(run.read("environment.json"))["device"] for run in self.runs}))
+
+
+def kept(folder: Path) -> list[Kept]:
+    """What is kept below a folder: runs, or folders with a run per seed."""
+    groups: dict[Path, list[Run]] = {}
+    for path in sorted(file.parent for file in folder.rglob("metrics.jsonl")):
+        groups.setdefault(path.parent if path.name.startswith("seed-") else path, []).append(Run(path))
+    return [Kept(path, tuple(runs)) for path, runs in groups.items()]
+
+
+def spread(values: list[float]) -> str:
+    """A percentage; of several runs the mean, the standard deviation and how many they are."""
+    if len(values) == 1:
+        return f"{values[0]:.2f}"
+    return f"{mean(values):.2f} ± {stdev(values):.2f} ({len(values)} seeds)"
+
+
+def _forked_at(run: Run) -> int:
+    """The step at which a run left the one that it was forked from; 0 for a run of its own."""
+    step: int = (run.read("environment.json").get("forked") or {"step": 0})["step"]
+    return step
+
+
+def step_table(path: Path) -> str:
+    """Time and memory of a training step, ours and others'."""
+    content = _json(path)
+    how, (run,) = facts(content), content["runs"]
+    setting, results = run["setting"], run["results"]
+    network = setting["network"].replace("resnet", "ResNet-")
+    own = results["rheobase-speed"]["us_per_image_timestep"]
+    installed = how.get("packages") or how["versions"]
+    versions = ", ".join(f"{name} {installed[name]}" for name in COMPARED if name in installed)
+    where = f"one {how['device']}, bf16" if setting["device"] == "cuda" else f"{how['threads']} CPU cores, fp32"
+    lines = [
+        f"Training step of {network} on {where}, T = {setting['timesteps']}, N = {setting['batch']} "
+        f"({versions}; `{how['command']}`, all in one run). "
+        "`floor` is the convolutions and linear layers alone. `relu` is the same network with ReLU instead of spikes.",
+        "",
+        "| | µs per image and timestep | peak memory, GiB | time relative to ours |",
+        "|---|---|---|---|",
+    ]
+    for name, found in results.items():
+        peak = f"{found['peak_bytes'] / 2**30:.2f}" if "peak_bytes" in found else ""
+        time = found["us_per_image_timestep"]
+        lines.append(f"| {name} | {time:.1f} | {peak} | {time / own:.2f} |")
+    return "\n".join(lines)
+
+
+def accuracy_table(runs: list[Kept], root: Path) -> str:
+    """Accuracies of kept runs on CIFAR-10, and how long they took."""
+    lines = [
+        "CIFAR-10: test accuracy, with the test images as they are (`rheobase train RECIPE`). Seconds are counted from "
+        "the start of the process and include evaluation and checkpoints. A forked run (`python -m tools.fork`) "
+        "takes over the first epochs of another run, and its seconds include them.",
+        "",
+        "| recipe | T | paper, % | last epoch, % | best epoch, % | epochs | seconds | "
+        f"seconds to {TARGET} % | device |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for group in runs:
+        recipe, done = group.recipe, group.runs[0].rows()[-1]["epoch"]
+        cells = [
+            f"[`{recipe.name}`]({link(group.folder, root)})",
+            str(recipe.timesteps),
+            str(group.paper or ""),
+            group.last,
+            group.best,
+            f"{done} of {recipe.epochs}{', forked' if group.forked else ''}",
+            group.seconds,
+            group.seconds_to_target,
+            group.device,
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def link(folder: Path, root: Path) -> str:
+    """From docs/ to a folder of results."""
+    return f"../results/{folder.relative_to(root).as_posix()}"
+
+
+def timesteps_table(folders: list[Path]) -> str:
+    """Accuracy of kept runs at other numbers of timesteps than they were trained with."""
+    contents = {folder: _json(folder / "timesteps.json") for folder in folders}
+    found = {folder: content.get("timesteps", content) for folder, content in contents.items()}
+    columns = list(next(iter(found.values())))
+    lines = [
+        "The same networks at other numbers of timesteps: test accuracy in % (mean spikes per neuron and timestep).",
+        "",
+        f"| recipe | trained with T | {' | '.join(f'T = {t}' for t in columns)} |",
+        "|" + "---|" * (len(columns) + 2),
+    ]
+    for folder, by_timesteps in found.items():
+        recipe = Run(folder).recipe
+        cells = []
+        for measured in by_timesteps.values():
+            rates = list(measured["firing_rates"].values())
+            cells.append(f"{100 * measured['accuracy']:.2f} ({sum(rates) / len(rates):.3f})")
+        seed = f", seed {recipe.seed}" if folder.name.startswith("seed-") else ""
+        lines.append(f"| `{recipe.name}`{seed} | {recipe.timesteps} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def deployment_table(path: Path) -> str:
+    """Accuracy of a trained network and of what it was deployed as."""
+    content = _json(path)
+    recipe, how = content["recipe"], facts(content)
+    lines = [
+        f"`{recipe['name']}` (T = {recipe['timesteps']}) as trained, in float32, and as deployed (`{how['command']}`). "
+        "Training evaluates in the precision of its recipe, so its own figure above differs a little.",
+        "",
+        "| | test accuracy, % | size of the file, MiB |",
+        "|---|---|---|",
+    ]
+    for name, found in content["results"].items():
+        if "accuracy" in found:
+            size = f"{found['bytes'] / 2**20:.1f}" if "bytes" in found else ""
+            lines.append(f"| {name} | {100 * found['accuracy']:.2f} | {size} |")
+    return "\n".join(lines)
+
+
+def shipped_table(paths: list[Path]) -> str:
+    """The networks that come with the package."""
+    lines = [
+        "Trained networks that come with the package, with 8-bit weights. Every command takes their names in place of "
+        "a run, and `rheobase train RECIPE --from NAME` starts from one.",
+        "",
+        "| name | T | accuracy as trained, % | accuracy with 8 bits, % | MiB |",
+        "|---|---|---|---|---|",
+    ]
+    for path in paths:
+        found = _json(path)
+        trained, own = (f"{100 * found[key]:.2f}" for key in ("trained_accuracy", "accuracy"))
+        size = f"{found['bytes'] / 2**20:.1f}"
+        lines.append(f"| `{found['name']}` | {found['recipe']['timesteps']} | {trained} | {own} | {size} |")
+    return "\n".join(lines)
+
+
+def loop_sentence(path: Path) -> str:
+    """What the training loop adds to the bare step."""
+    content = _json(path)
+    found, how = content["result"], facts(content)
+    return (
+        f"The training loop of `{content['recipe']}` adds {found['overhead_percent']:.1f} % to the bare step on one "
+        f"{how['device']} (`{how['command']}`); an evaluation takes {found['evaluation_seconds']:.2f} s, "
+        f"a checkpoint {found['checkpoint_seconds']:.2f} s."
+    )
+
+
+def tables(results: Path = ROOT / "results") -> list[str]:
+    """All that there are results for."""
+    runs = kept(results / "cifar10")
+    networks = sorted((results / "shipped").glob("*.json"))
+    measured = [run.folder for group in runs for run in group.runs if (run.folder / "timesteps.json").exists()]
+    return [
+        *([accuracy_table(runs, results)] if runs else []),
+        *([timesteps_table(measured)] if measured else []),
+        *([shipped_table(networks)] if networks else []),
+        *(deployment_table(path) for path in sorted(results.glob("deploy-*.json"))),
+        *(step_table(path) for path in sorted(results.glob("step-*.json")) if _is_comparison(_json(path))),
+        *(loop_sentence(path) for path in sorted(results.glob("loop-*.json"))),
+    ]
+
+
+def _is_comparison(content: dict[str, Any]) -> bool:
+    """With others, at one setting; neither a sweep nor a look at our own past."""
+    return len(content["runs"]) == 1 and "before" not in content
+
+
+def _json(path: Path) -> Any:
+    return json.loads(path.read_text())
+
+
+def facts(content: dict[str, Any]) -> dict[str, Any]:
+    """How a result was made; files from before there were records call it environment, or are nothing else."""
+    return content.get("record") or content.get("environment") or content
