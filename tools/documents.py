@@ -4,6 +4,7 @@ docs/theory.md has a tool of its own, tools.theory, and so has README.md, tools.
 """
 
 import json
+import statistics
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
@@ -118,6 +119,49 @@ def neurons() -> str:
     return table(("neuron", "us", "against the paper's"), rows)
 
 
+def group() -> str:
+    """The captured step of a group of one, and what its collectives would add on a node."""
+    content = read("group-nvidia-h200")
+    gpus, rows = content["node"]["gpus"], []
+    for run in content["runs"]:
+        setting, alone = run["setting"], run["results"]["alone"]
+        for name in ("joined", "local"):
+            found = run["results"][name]
+            rows.append(
+                (
+                    _network(setting["network"]),
+                    str(setting["batch"]),
+                    name,
+                    f"{1e3 * alone['seconds']:.2f}",
+                    f"{1e3 * found['seconds']:.2f}",
+                    f"{found['ratio']:.3f}",
+                    str(found["host_synchronisations"]),
+                    f"{found['collectives']}, {found['bytes'] / 1e6:.1f} MB",
+                    f"{1e3 * found['seconds_of_collectives_on_node']:.2f}",
+                    f"{found['ratio_on_node']:.3f}",
+                )
+            )
+    measured = ("network", "images", "statistics", "one process, ms", "group of one, ms", "ratio", "waits for the host")
+    computed = ("collectives", f"computed for {gpus} GPUs: collectives, ms", "computed ratio")
+    return table((*measured, *computed), rows)
+
+
+def checkpoints() -> str:
+    """How long a checkpoint stops a training on a GPU."""
+    rows = []
+    for name, found in read("checkpoint-nvidia-h200")["results"]["cuda"].items():
+        stalls, written = found["stall_seconds"], statistics.median(found["written_seconds"])
+        times = (found["step_seconds"], statistics.median(stalls), max(stalls))
+        cells = (f"{1e3 * seconds:.1f}" for seconds in times)
+        size = f"{found['checkpoint_bytes'] / 1e6:.0f}"
+        rows.append((_network(name), str(found["batch"]), size, *cells, f"{written:.2f}"))
+    return table(("network", "images", "MB", "step, ms", "stop, ms", "longest stop, ms", "written after, s"), rows)
+
+
+def _network(name: str) -> str:
+    return name.replace("resnet", "ResNet-")
+
+
 def trained() -> str:
     """What other neurons and blocks do to accuracy."""
     return table(trained_neurons.HEADINGS, trained_neurons.rows()) + "\n\n" + trained_neurons.noise_sentence()
@@ -128,6 +172,7 @@ def _rounded(rate: float) -> str:
 
 
 DOCUMENTS: dict[str, dict[str, Callable[[], str]]] = {
+    "docs/cluster.md": {"group": group, "checkpoints": checkpoints},
     "docs/data.md": {"readers": readers, "slicing": slicing},
     "docs/deploy.md": {"inference": inference},
     "docs/neurons.md": {"neurons": neurons, "trained": trained},

@@ -18,7 +18,7 @@ from rheobase.train import losses
 from rheobase.train.runs import Run
 from tests.cli.here import Here
 from tests.runs import made
-from tests.train.test_loop import assert_identical
+from tests.train.short_runs import assert_identical
 
 SETTINGS = ["--set", "epochs=2", "--set", "batch_size=411", "--set", "timesteps=1"]
 
