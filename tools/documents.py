@@ -38,6 +38,8 @@ RECORDINGS = {
     "Lapiseira.aedat": "pencil",
     "Tesoura.aedat": "scissors",
 }
+CONVERSIONS = "convert/table1"
+STEPS = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)  # shown of converted networks
 SLICED = ("rheobase", "rheobase without numba", "tonic", "spikingjelly", "rheobase, 32 x 32", "rheobase, 5 ms, 42 x 42")
 
 
@@ -167,12 +169,38 @@ def trained() -> str:
     return table(trained_neurons.HEADINGS, trained_neurons.rows()) + "\n\n" + trained_neurons.noise_sentence()
 
 
+def conversions() -> str:
+    """Accuracy of converted and trained networks against the number of steps."""
+    if not (ROOT / "results" / f"{CONVERSIONS}.json").exists():
+        return "This has not been measured on CIFAR-10 yet."
+    content, rows = read(CONVERSIONS), []
+    for found in content["data"]["rows"]:
+        points = {point["timesteps"]: point for point in found["points"]}
+        most = max(point.get("images", 0) for point in points.values())
+        cells = [_share(points.get(t), most) for t in STEPS]
+        own = points.get(found["near"] or found["timesteps"])  # where it is used
+        energy = f"{1e3 * own['joule']:.3g}" if own and own["joule"] is not None else ""
+        relu = next((f"{point['relu']:.2f}" for point in points.values() if "relu" in point), "")
+        near = str(found["near"] or ("none" if relu else ""))
+        rows.append((found["label"], relu, *cells, near, energy))
+    names = ("network", "its ReLU network, %", *(f"T = {t}" for t in STEPS), "near it at T", "mJ there, or as trained")
+    verdict = [sentence for sentence in content["comparison"] if sentence.startswith("Direct training")]
+    return "\n\n".join([table(names, rows), *verdict])
+
+
+def _share(point: Mapping[str, Any] | None, most: int) -> str:
+    if point is None:
+        return ""
+    return f"{point['accuracy']:.2f}" + ("*" if point.get("images", most) < most else "")
+
+
 def _rounded(rate: float) -> str:
     return f"{rate:.0f}" if rate >= 10 else f"{rate:.1f}"
 
 
 DOCUMENTS: dict[str, dict[str, Callable[[], str]]] = {
     "docs/cluster.md": {"group": group, "checkpoints": checkpoints},
+    "docs/convert.md": {"conversions": conversions},
     "docs/data.md": {"readers": readers, "slicing": slicing},
     "docs/deploy.md": {"inference": inference},
     "docs/neurons.md": {"neurons": neurons, "trained": trained},
