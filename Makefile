@@ -28,7 +28,7 @@ test-slow: .venv/installed  ## run the slow tests: whole commands, several proce
 	$(PYTEST) -m slow
 
 test-kills: .venv/installed  ## kill and resume a run at 100 random moments
-	RHEOBASE_KILLS=100 $(BIN)/pytest tests/train/test_loop.py -k kills
+	RHEOBASE_KILLS=100 $(BIN)/pytest tests/train/test_resuming.py -k kills
 
 test-peers: .venv/installed  ## install faery, numba, Triton, ONNX, MkDocs and the peer libraries, and run the tests that need them
 	$(PIP) --editable ".[dev,docs,events,imagenet,kernels,onnx]"
@@ -41,7 +41,8 @@ test-package: .venv/installed  ## build wheel and sdist, install them into an em
 
 test-gpu: .venv/installed  ## run the tests of kernels and training on this machine's GPU
 	$(BIN)/pytest tests/kernels tests/nn tests/train/test_capture.py tests/tasks/test_gradients.py
-	$(BIN)/pytest tests/train/test_loop.py tests/train/test_distributed.py tests/train/test_freezing.py tests/train/test_writing.py -k gpu
+	$(BIN)/pytest tests/train/test_loop.py tests/train/test_resuming.py tests/train/test_distributed.py tests/train/test_freezing.py \
+		tests/train/test_writing.py -k gpu
 
 check: .venv/installed  ## lint, format, types, and that published numbers can be checked
 	$(BIN)/ruff check .

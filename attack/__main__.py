@@ -22,9 +22,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m attack", description=__doc__)
     parser.add_argument("--full", action="store_true", help="as many attacks as are published")
     parser.add_argument("--seed", type=int, default=0, help="of all random choices")
-    parser.add_argument(
-        "--only", choices=(*PARTS, *OTHERS), action="append", help="this part; may be given several times"
-    )
+    parser.add_argument("--only", choices=(*PARTS, *OTHERS), action="append", help="this part; may be repeated")
     parser.add_argument("--out", type=Path, help="write counts to this JSON file; other parts in it stay")
     chosen = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)

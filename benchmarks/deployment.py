@@ -77,7 +77,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--images", type=int, default=64, help="compared spike by spike")
-    parser.add_argument("--simulated", type=int, default=2, help="of these, run by the event-driven simulator")
+    parser.add_argument("--simulated", type=int, default=1, help="of these, run by the event-driven simulator")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     run, device = Run(args.run), choose_device(args.device)

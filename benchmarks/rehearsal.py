@@ -6,7 +6,7 @@ then for gloo. So two things are measured:
 - Stretches, in processes that work beside each other and wait for nobody: each issues the collectives of its step in a
   group of its own. Now one is late and now another, and a group pays for the last one of every stretch.
 - Collectives, right after work of the network's kind. The threads of OpenMP spin on their cores for a while after each
-  operation, and those of gloo have to get past them: it takes longer than between processes that do nothing else.
+  operation, and those of gloo have to get past them. (Between idle processes it is measured too, to compare.)
 
 A step has all of them one after the other, so means count, not medians. But each is the mean of one epoch, or round,
 and the median of those is taken, as of a training's own times: one disturbance of the machine does not decide.
@@ -131,7 +131,7 @@ def collectives_noted() -> Iterator[list[float]]:
 def measured_latency(work: Callable[[], None]) -> float:
     """Of a message in this process's group, seconds, where collectives come after everybody's `work`."""
     assert dist.group.WORLD is not None
-    few, group = torch.ones(SMALL), dist.group.WORLD
+    few, group = torch.zeros(SMALL), dist.group.WORLD
     gathering = _seconds(lambda: statistics.gathered(few, group), work)
     reducing = _seconds(lambda: dist.all_reduce(few), work)
     return (gathering + reducing) / (3 * (dist.get_world_size() - 1))  # so many messages have both by the model
@@ -139,7 +139,7 @@ def measured_latency(work: Callable[[], None]) -> float:
 
 def measured_bandwidth(latency: float) -> float:
     """Bytes per second between idle processes: large messages are under way for longer than threads spin."""
-    world, many = dist.get_world_size(), torch.ones(LARGE)
+    world, many = dist.get_world_size(), torch.zeros(LARGE)
     sending = _seconds(lambda: dist.all_reduce(many), lambda: None) - 2 * (world - 1) * latency
     return 2 * (world - 1) / world * many.nbytes / sending
 

@@ -137,3 +137,17 @@ def test_moments_of_another_number_of_branches() -> None:
 def test_moments_need_a_channel_dimension() -> None:
     with pytest.raises(ValueError, match=re.escape(f"moments: expected [T, N, C, ...], got [{N}, {C}]")):
         functional.moments(torch.zeros(N, C))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"width": 0.0}, "spike: expected width > 0, got 0.0"),
+        ({"width": -1.0}, "spike: expected width > 0, got -1.0"),
+        ({"decay": 1.5}, "lif: expected a decay from 0 to 1, got 1.5"),
+        ({"decay": float("nan")}, "lif: expected a decay from 0 to 1, got nan"),
+    ],
+)
+def test_settings_out_of_range_are_refused(settings: dict[str, float], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        functional.lif(torch.ones(2, 3), **{"decay": 0.5, "v_th": 0.5, "width": 1.0, **settings})

@@ -4,6 +4,7 @@ docs/theory.md has a tool of its own, tools.theory, and so has README.md, tools.
 """
 
 import json
+import statistics
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
@@ -37,6 +38,8 @@ RECORDINGS = {
     "Lapiseira.aedat": "pencil",
     "Tesoura.aedat": "scissors",
 }
+CONVERSIONS = "convert/table1"
+STEPS = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)  # shown of converted networks
 SLICED = ("rheobase", "rheobase without numba", "tonic", "spikingjelly", "rheobase, 32 x 32", "rheobase, 5 ms, 42 x 42")
 
 
@@ -118,9 +121,77 @@ def neurons() -> str:
     return table(("neuron", "us", "against the paper's"), rows)
 
 
+def group() -> str:
+    """The captured step of a group of one, and what its collectives would add on a node."""
+    content = read("group-nvidia-h200")
+    gpus, rows = content["node"]["gpus"], []
+    for run in content["runs"]:
+        setting, alone = run["setting"], run["results"]["alone"]
+        for name in ("joined", "local"):
+            found = run["results"][name]
+            rows.append(
+                (
+                    _network(setting["network"]),
+                    str(setting["batch"]),
+                    name,
+                    f"{1e3 * alone['seconds']:.2f}",
+                    f"{1e3 * found['seconds']:.2f}",
+                    f"{found['ratio']:.3f}",
+                    str(found["host_synchronisations"]),
+                    f"{found['collectives']}, {found['bytes'] / 1e6:.1f} MB",
+                    f"{1e3 * found['seconds_of_collectives_on_node']:.2f}",
+                    f"{found['ratio_on_node']:.3f}",
+                )
+            )
+    measured = ("network", "images", "statistics", "one process, ms", "group of one, ms", "ratio", "waits for the host")
+    computed = ("collectives", f"computed for {gpus} GPUs: collectives, ms", "computed ratio")
+    return table((*measured, *computed), rows)
+
+
+def checkpoints() -> str:
+    """How long a checkpoint stops a training on a GPU."""
+    rows = []
+    for name, found in read("checkpoint-nvidia-h200")["results"]["cuda"].items():
+        stalls, written = found["stall_seconds"], statistics.median(found["written_seconds"])
+        times = (found["step_seconds"], statistics.median(stalls), max(stalls))
+        cells = (f"{1e3 * seconds:.1f}" for seconds in times)
+        size = f"{found['checkpoint_bytes'] / 1e6:.0f}"
+        rows.append((_network(name), str(found["batch"]), size, *cells, f"{written:.2f}"))
+    return table(("network", "images", "MB", "step, ms", "stop, ms", "longest stop, ms", "written after, s"), rows)
+
+
+def _network(name: str) -> str:
+    return name.replace("resnet", "ResNet-")
+
+
 def trained() -> str:
     """What other neurons and blocks do to accuracy."""
     return table(trained_neurons.HEADINGS, trained_neurons.rows()) + "\n\n" + trained_neurons.noise_sentence()
+
+
+def conversions() -> str:
+    """Accuracy of converted and trained networks against the number of steps."""
+    if not (ROOT / "results" / f"{CONVERSIONS}.json").exists():
+        return "This has not been measured on CIFAR-10 yet."
+    content, rows = read(CONVERSIONS), []
+    for found in content["data"]["rows"]:
+        points = {point["timesteps"]: point for point in found["points"]}
+        most = max(point.get("images", 0) for point in points.values())
+        cells = [_share(points.get(t), most) for t in STEPS]
+        own = points.get(found["near"] or found["timesteps"])  # where it is used
+        energy = f"{1e3 * own['joule']:.3g}" if own and own["joule"] is not None else ""
+        relu = next((f"{point['relu']:.2f}" for point in points.values() if "relu" in point), "")
+        near = str(found["near"] or ("none" if relu else ""))
+        rows.append((found["label"], relu, *cells, near, energy))
+    names = ("network", "its ReLU network, %", *(f"T = {t}" for t in STEPS), "near it at T", "mJ there, or as trained")
+    verdict = [sentence for sentence in content["comparison"] if sentence.startswith("Direct training")]
+    return "\n\n".join([table(names, rows), *verdict])
+
+
+def _share(point: Mapping[str, Any] | None, most: int) -> str:
+    if point is None:
+        return ""
+    return f"{point['accuracy']:.2f}" + ("*" if point.get("images", most) < most else "")
 
 
 def _rounded(rate: float) -> str:
@@ -128,6 +199,8 @@ def _rounded(rate: float) -> str:
 
 
 DOCUMENTS: dict[str, dict[str, Callable[[], str]]] = {
+    "docs/cluster.md": {"group": group, "checkpoints": checkpoints},
+    "docs/convert.md": {"conversions": conversions},
     "docs/data.md": {"readers": readers, "slicing": slicing},
     "docs/deploy.md": {"inference": inference},
     "docs/neurons.md": {"neurons": neurons, "trained": trained},

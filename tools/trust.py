@@ -8,6 +8,7 @@ from tools.documents import table
 
 ROOT = Path(__file__).parents[1]
 RESULTS, DOCUMENT = ROOT / "results" / "attack.json", ROOT / "docs" / "trust.md"
+FUZZ = ROOT / "results" / "fuzz.json"
 EXACTNESS = ROOT / "results" / "exactness-nvidia-h200.json"
 START, END = "<!-- {}: written by python -m tools.trust -->", "<!-- end of {} -->"
 GOOD = ("read", "refused")
@@ -50,6 +51,17 @@ def runs(part: dict[str, Any]) -> str:
     return f"{said}\n\n{table(('what was done', *ENDS, 'none of these'), rows)}"
 
 
+def fuzz(part: dict[str, Any]) -> str:
+    """What became of inputs that were chosen by coverage."""
+    if not part:
+        return "No run of it is published yet."
+    facts, record = part["facts"], part["record"]
+    return (
+        f"{facts['inputs']} inputs of {len(facts['kinds'])} kinds (seed {record['seed']}, {part['seconds']} s, "
+        f"{record['device']}): {part['total'].get('problems', 0)} kinds had one that was neither read nor refused."
+    )
+
+
 def exactness(content: dict[str, Any]) -> str:
     """Whether trainings on a GPU gave the same weights again."""
     record = content["record"]
@@ -63,12 +75,14 @@ def exactness(content: dict[str, Any]) -> str:
     return f"{said}\n\n{table(('', 'repeated', 'killed and resumed', 's per epoch'), rows)}"
 
 
-SECTIONS = {"files": files, "runs": runs, "exactness": exactness}
+SECTIONS = {"files": files, "fuzz": fuzz, "runs": runs, "exactness": exactness}
 
 
 def with_results(text: str) -> str:
     """The document with its sections of results written anew."""
-    parts = {**json.loads(RESULTS.read_text())["parts"], "exactness": json.loads(EXACTNESS.read_text())}
+    fuzzed = json.loads(FUZZ.read_text())["parts"]["fuzz"] if FUZZ.exists() else {}
+    others = {"fuzz": fuzzed, "exactness": json.loads(EXACTNESS.read_text())}
+    parts = json.loads(RESULTS.read_text())["parts"] | others
     for name, write in SECTIONS.items():
         start, end = START.format(name), END.format(name)
         before, rest = text.split(start)

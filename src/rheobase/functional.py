@@ -62,6 +62,8 @@ class _Spike(torch.autograd.Function):
 def spike(u: Tensor, *, v_th: float, width: float, surrogate: str = "rectangle") -> Tensor:
     """Return 1 where u > v_th, else 0 (Eq. 3). Backward, ds/du is `surrogate` at u - v_th (rectangle: Eq. 16)."""
     check_choice("surrogate", surrogate, SURROGATES)
+    if not width > 0:
+        raise ValueError(f"spike: expected width > 0, got {width}")
     return _Spike.apply(u, v_th, width, SURROGATES[surrogate])
 
 
@@ -85,6 +87,8 @@ def lif(
     the potential before the first step. `spikes_of` replaces `spike`, for another surrogate.
     """
     check_choice("reset", reset, RESETS)
+    if not isinstance(decay, Tensor) and not 0 <= decay <= 1:
+        raise ValueError(f"lif: expected a decay from 0 to 1, got {decay}")
     inputs = _at_least_float32(x)
     decay = decay_factor(decay, x)
     v = torch.zeros_like(inputs[0]) + initial  # the potential after reset

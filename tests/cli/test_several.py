@@ -18,7 +18,7 @@ from rheobase.train import losses
 from rheobase.train.runs import Run
 from tests.cli.here import Here
 from tests.runs import made
-from tests.train.test_loop import assert_identical
+from tests.train.short_runs import assert_identical
 
 SETTINGS = ["--set", "epochs=2", "--set", "batch_size=411", "--set", "timesteps=1"]
 
@@ -90,6 +90,11 @@ def test_several_seeds_go_on_as_one(here: Here) -> None:
     expected = f"test accuracy of 2 seeds: {mean:.2f} +- {2**0.5 * abs(deviation):.2f} % after the last epoch"
     assert expected in output
     assert "rheobase compare runs/demo-1" in output
+    assert "--from" not in output
+
+    code, output, _ = here(*again[1].split())
+    assert code == 0
+    assert re.search(r"rheobase train .*--from runs/demo-1/seed-3 .*  fine-tune it\n", output)
 
     whole = ["train", "demo", *SETTINGS, "--set", "loss=stopping", "--seed", "4", "--out", "whole"]
     assert here(*whole)[0] == 0

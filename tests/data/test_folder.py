@@ -22,7 +22,7 @@ from rheobase.recipes import Recipe, get
 from rheobase.tasks.evaluate import evaluate_run
 from rheobase.train import checkpoint
 from rheobase.train.runs import Run, load_data
-from tests.train.test_loop import StopAt
+from tests.train.short_runs import StopAt
 
 Image = pytest.importorskip("PIL.Image", reason="reading images needs pillow")
 SHADES = {"dark": 40, "light": 200}

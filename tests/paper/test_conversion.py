@@ -43,6 +43,7 @@ def test_direct_and_converted_networks_side_by_side(relu: Run, tmp_path: Path) -
     assert "40.00 % after 2 of 3 epochs" in text
     assert "Direct training at T = 2, 40.00 %, is reached within T = 8 by calibrated, resnet8 (" in text
     assert "(36 images)" in text
+    assert "calibrated, resnet8 (converted anew for each T, up to 2): " in text
     assert "STBP, 5 conv, 2 fc, T = 12: 90.53 % (Wu et al. 2019)." in text
     assert text.count("Others on cifar10") == 1
     timesteps, energy = found[-1].charts
@@ -70,6 +71,16 @@ def test_what_was_measured_is_kept_and_not_measured_again(
     file.write_text(json.dumps(content | {"sha256": "another"}))
     with pytest.raises(AssertionError, match="measured again"):
         converted_part(relu, "calibrated", tmp_path / PARTS, longest=2)
+
+
+def test_what_is_converted_anew_for_each_number_of_steps_stops_sooner(
+    relu: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conversion, "LONGEST", 4)
+    monkeypatch.setattr(conversion, "LONGEST_ANEW", 2)
+    for name, steps in (("calibrated", [1, 2]), ("data-norm-max", [1, 2, 4])):
+        part = converted_part(relu, name, tmp_path / PARTS)
+        assert [p["timesteps"] for p in part["points"]] == steps
 
 
 def test_a_run_that_was_kept_without_weights_needs_none(relu: Run, tmp_path: Path) -> None:

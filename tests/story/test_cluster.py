@@ -12,8 +12,8 @@ import pytest
 from rheobase.recipes import Recipe, get
 from rheobase.train import checkpoint
 from rheobase.train.runs import Run
+from tests.train.short_runs import assert_identical
 from tests.train.test_distributed import free_port, join, run_team
-from tests.train.test_loop import assert_identical
 
 pytestmark = pytest.mark.slow
 

@@ -67,6 +67,26 @@ def test_every_printed_command_works(pictures: Path, rheobase: Command) -> None:
     assert {key.split()[0] for key in done} >= {"data", "train", "eval", "export", "verify"}
 
 
+@pytest.mark.parametrize("own", [("neuron=relu", "timesteps=1"), ("reset=soft",)], ids=["converted", "soft reset"])
+def test_every_command_printed_of_other_networks_works(pictures: Path, rheobase: Command, own: tuple[str, ...]) -> None:
+    settings = [word for setting in own for word in ("--set", setting)]
+    code, out, err = rheobase("train", "images_resnet19", "--data", pictures, *SETTINGS, *settings, "--out", "other")
+    assert code == 0, err
+    waiting, done = [*commands(out), ["convert" if "relu" in own[0] else "fold", "other"]], []
+    while waiting:
+        words = waiting.pop(0)
+        if words[0] == "convert":
+            words = ["convert", "other", "--method", "calibrated", "--timesteps", "4"]  # fewer steps than are printed
+            waiting.append(["export", "other/calibrated-t4.safetensors", "--to", "onnx"])
+        if words in done:
+            continue
+        done.append(words)
+        code, out, err = rheobase(*words)
+        assert code == 0, f"{words}: {err}"
+        waiting += commands(out)
+    assert {words[0] for words in done} >= {"eval", "export", "verify"}
+
+
 @pytest.fixture
 def trained(pictures: Path, rheobase: Command) -> Path:
     code, _, err = rheobase("train", "images_resnet19", "--data", pictures, *SETTINGS, "--out", "run")

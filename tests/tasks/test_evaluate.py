@@ -20,7 +20,7 @@ from rheobase.tasks.inspect import inspect_run
 from rheobase.tasks.open import folded
 from rheobase.train import checkpoint
 from rheobase.train.runs import Run
-from tests.train.test_loop import StopAt
+from tests.train.short_runs import StopAt
 
 Image = pytest.importorskip("PIL.Image", reason="reading images needs pillow")
 SHADES = {"dark": 40, "light": 200}

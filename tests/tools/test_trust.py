@@ -2,7 +2,8 @@
 
 import json
 
-from tools.trust import DOCUMENT, EXACTNESS, RESULTS, SECTIONS, with_results
+from attack.report import Report
+from tools.trust import DOCUMENT, EXACTNESS, FUZZ, RESULTS, SECTIONS, with_results
 
 
 def test_the_counts_are_those_of_the_result() -> None:
@@ -31,6 +32,15 @@ def test_runs_that_broke_are_counted() -> None:
     assert next(line for line in text.splitlines() if line.startswith(f"| {kind} ")).endswith(" 3 |")
 
 
+def test_fuzzing_is_told_with_what_it_found() -> None:
+    part = json.loads(RESULTS.read_text())["parts"]["files"]
+    report = Report(facts={"inputs": 4321, "kinds": ["a", "b", "c"]})
+    report.count("b", "problems")
+    text = SECTIONS["fuzz"](part | report.as_dict())
+    assert text.startswith("4321 inputs of 3 kinds (seed 0, ")
+    assert text.endswith(": 1 kinds had one that was neither read nor refused.")
+
+
 def test_what_differs_on_a_gpu_is_said() -> None:
     content = json.loads(EXACTNESS.read_text())
     content["ways"]["deterministic"] = {
@@ -42,5 +52,6 @@ def test_what_differs_on_a_gpu_is_said() -> None:
 
 
 def test_the_published_attack_broke_nothing() -> None:
-    for part in json.loads(RESULTS.read_text())["parts"].values():
-        assert part["problems"] == []
+    for path in (RESULTS, *([FUZZ] if FUZZ.exists() else [])):
+        for part in json.loads(path.read_text())["parts"].values():
+            assert part["problems"] == []

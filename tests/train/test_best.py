@@ -13,7 +13,7 @@ from rheobase.recipes import Recipe
 from rheobase.tasks.evaluate import evaluate_run
 from rheobase.train.best import Best
 from rheobase.train.runs import Run, load_network
-from tests.train.test_loop import StopAt, assert_identical
+from tests.train.short_runs import StopAt, assert_identical
 
 
 def recipe(*settings: str) -> Recipe:

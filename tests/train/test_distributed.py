@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,24 +20,25 @@ from torch import Tensor, nn
 
 from rheobase import recipes, train
 from rheobase.models import resnet8
-from rheobase.models.blocks import GlobalHead
-from rheobase.nn import Conv2d, ReferenceSoma, ReluSoma, Soma, TdBN, normalisations
+from rheobase.nn import ReferenceSoma, ReluSoma, Soma
 from rheobase.recipes import Recipe
-from rheobase.tasks.evaluate import evaluate_run
 from rheobase.train import checkpoint, distributed
 from rheobase.train.capture import CapturedStep, release
-from rheobase.train.collectives import Collective, Collectives
+from rheobase.train.collectives import Collectives
 from rheobase.train.distributed import Team
 from rheobase.train.loop import SAVE_SECONDS
 from rheobase.train.optimizers import make_optimizer
 from rheobase.train.runs import Run, channels_last
 from rheobase.train.step import Step, make_step
-from rheobase.train.trainer import Trainer
-from tests.train.test_loop import StopAt
+from tests.train.short_runs import StopAt
 
 processes = multiprocessing.get_context("forkserver")
 processes.set_forkserver_preload(["rheobase.train"])
+
+
 CPU = torch.device("cpu")
+
+
 EXACT = {"rtol": 1e-9, "atol": 1e-12}
 
 
@@ -208,124 +208,6 @@ def test_other_neurons_equal_one_process(tmp_path: Path, soma: Callable[..., Som
             torch.testing.assert_close(other, grad, **EXACT)
 
 
-def parts(cuts: list[int]) -> list[slice]:
-    return [slice(*cut) for cut in pairwise(cuts)]
-
-
-def local_member(rank: int, world: int, port: int, folder: Path, cuts: list[int]) -> None:
-    join(rank, world, port)
-    torch.manual_seed(5 + rank)
-    images, labels = batch(cuts[-1])
-    own = parts(cuts)[rank]
-    with distributed.team(CPU) as (team, _):
-        network = resnet8().double()
-        summed = team.join(network, "local")
-        share = len(labels[own]) / len(labels)
-        found = two_steps(network, images[own], labels[own], share=share, lr=1e-9, summed=summed)
-        torch.save([found, list(team.averaged_buffers(network, "local").values())], folder / f"{rank}.pt")
-
-
-def test_local_statistics_are_those_of_each_process_until_they_are_evaluated(tmp_path: Path) -> None:
-    cuts = [0, 3, 20]
-    run_team(local_member, 2, tmp_path, cuts)
-    images, labels = batch(cuts[-1])
-    grads, buffers = [], []
-    for own in parts(cuts):
-        torch.manual_seed(5)
-        network = resnet8().double()
-        share = len(labels[own]) / len(labels)
-        _, *found = two_steps(network, images[own], labels[own], share=share, lr=1e-9)
-        grads.append(found)
-        buffers.append(list(network.buffers()))
-    members = [torch.load(tmp_path / f"{rank}.pt") for rank in range(2)]
-    for (_, *found), averaged in members:
-        for got, *own in zip(found, *grads, strict=True):  # the step between is too small to be seen
-            torch.testing.assert_close(got, sum(own), rtol=1e-5, atol=1e-8)
-        for got, one, other in zip(averaged, *buffers, strict=True):
-            torch.testing.assert_close(got, (one + other) / 2, rtol=1e-5, atol=1e-8)
-    for one, other in zip(members[0][1], members[1][1], strict=True):
-        assert torch.equal(one, other)
-
-
-def test_a_run_with_local_statistics_evaluates_what_it_keeps(tmp_path: Path) -> None:
-    settings = ("statistics=local", "epochs=1", "average=0.5", "batch_size=30")  # few: statistics differ
-    run_team(fit, 2, tmp_path / "team", settings)
-    run = Run(tmp_path / "team")
-    (row,) = run.rows()
-    kept = evaluate_run(run, device="cpu")
-    assert (kept.loss, kept.accuracy) == pytest.approx((row["test_loss"], row["test_accuracy"]), rel=1e-9)
-    assert row["test_accuracy"] > 0.3, "nothing fires: statistics do not matter"
-
-
-def test_checkpoints_inside_an_epoch_change_nothing(tmp_path: Path) -> None:
-    settings = ("statistics=local", "epochs=1", "average=0.5", "timesteps=1")
-    run_team(fit, 2, tmp_path / "seldom", settings)
-    run_team(fit, 2, tmp_path / "often", settings, 1e-9)
-    seldom, often = (checkpoint.latest(tmp_path / name / "checkpoints") for name in ("seldom", "often"))
-    assert seldom is not None
-    assert often is not None
-    assert len(list((tmp_path / "often" / "checkpoints").iterdir())) == 2
-    for file, tensors in seldom.tensors.items():
-        for name, tensor in tensors.items():
-            assert torch.equal(often.tensors[file][name], tensor), name
-
-
-def noting_fit(rank: int, world: int, port: int, folder: Path, settings: tuple[str, ...]) -> None:
-    """Like `fit`, and every process writes its own network beside the folder whenever all save."""
-    save = Trainer.save
-
-    def noting(self: Trainer) -> None:
-        torch.save(self.result.state_dict(), folder.with_name(f"{rank}-{self.step}.pt"))
-        save(self)
-
-    Trainer.save = noting  # type: ignore[method-assign]
-    fit(rank, world, port, folder, settings, 1e-9)
-
-
-def test_a_checkpoint_inside_an_epoch_has_the_statistics_of_all(tmp_path: Path) -> None:
-    run_team(noting_fit, 2, tmp_path / "run", ("statistics=local", "epochs=1", "timesteps=1"))
-    inside, _ = sorted((tmp_path / "run" / "checkpoints").iterdir(), key=lambda path: int(path.name))
-    one, other = (torch.load(tmp_path / f"{rank}-{int(inside.name)}.pt") for rank in range(2))
-    differing = 0
-    for name, kept in checkpoint.load(inside).weights.items():
-        torch.testing.assert_close(kept, (one[name] + other[name]) / 2, rtol=1e-6, atol=1e-8)
-        differing += not torch.equal(one[name], other[name])
-    assert differing, "the processes had the same statistics anyway"
-
-
-class Tired(ReferenceSoma):
-    """A neuron of a user's, which keeps something from its own images."""
-
-    def __init__(self, channels: int) -> None:
-        super().__init__(channels)
-        self.register_buffer("rate", torch.zeros(channels))
-
-
-def own_buffers(rank: int, world: int, port: int, folder: Path) -> None:
-    join(rank, world, port)
-    with distributed.team(CPU) as (team, _):
-        for statistics in ("joined", "local"):
-            network = nn.Sequential(TdBN(3), nn.BatchNorm1d(3), Tired(3))
-            for buffer in network.buffers():
-                buffer.fill_(rank)
-            found = network.state_dict() | team.averaged_buffers(network, statistics)
-            torch.save(found, folder / f"{statistics}{rank}.pt")
-        torch.save([team.all_agree(True), team.all_agree(rank == 0), team.all_agree(False)], folder / f"agree{rank}.pt")
-
-
-def test_buffers_that_a_process_keeps_for_itself_are_averaged_and_all_must_agree(tmp_path: Path) -> None:
-    run_team(own_buffers, 2, tmp_path)
-    for rank in range(2):
-        for statistics, expected in (("joined", rank), ("local", 0.5)):
-            found = torch.load(tmp_path / f"{statistics}{rank}.pt")
-            assert (found["0.running_mean"] == expected).all()
-            assert (found["1.running_mean"] == 0.5).all(), "a part of the user's joins nothing by itself"
-            assert found["1.num_batches_tracked"] == rank, "a count is left alone"
-            assert (found["2.rate"] == 0.5).all(), "nor does what a neuron of the user's keeps beside"
-            assert (found["2.running_mean"] == expected).all()
-        assert torch.load(tmp_path / f"agree{rank}.pt") == [True, False, False]
-
-
 def wait_for_the_first(rank: int, world: int, port: int, folder: Path) -> None:
     """In a group whose collectives return before the others are there, as those of nccl do."""
     from torch.testing._internal.distributed import fake_pg  # noqa: F401 (it registers the backend)
@@ -344,69 +226,6 @@ def wait_for_the_first(rank: int, world: int, port: int, folder: Path) -> None:
 
 def test_to_wait_for_all_is_to_wait_on_the_host(tmp_path: Path) -> None:
     run_team(wait_for_the_first, 2, tmp_path)
-
-
-def collectives(network: nn.Module, n: int, group: dist.ProcessGroup) -> list[Collective]:
-    """Of one step."""
-    r, (images, labels) = recipe(), batch(n)
-    summed = distributed.join(network, group)
-    scaler = torch.amp.GradScaler("cpu", enabled=False)
-    step = make_step(network, make_optimizer(network, r, CPU), scaler, r, 3, summed=summed)
-    with Collectives() as seen:
-        step(images, labels, 0.5)
-    return seen.calls
-
-
-class Currents(nn.Module):
-    """Two branches that are normalised before neurons see their sum."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.convs = nn.ModuleList(Conv2d(1, 7, 3) for _ in range(2))
-        self.norm, self.soma, self.head = TdBN(7, branches=2), Soma(7, normalize=False), GlobalHead(7, 8, 10, Soma)
-
-    def forward(self, x: Tensor, timesteps: int) -> Tensor:
-        x = x.expand(timesteps, *x.shape)
-        return self.head(self.soma(self.norm(*(conv(x) for conv in self.convs))))
-
-
-COUNTED: dict[str, Callable[[], nn.Module]] = {
-    "somas": resnet8,
-    "neurons of one's own": partial(resnet8, soma=ReferenceSoma),
-    "currents": Currents,
-}
-
-
-def count_member(rank: int, world: int, port: int, folder: Path) -> None:
-    join(rank, world, port)
-    with distributed.team(CPU):
-        assert dist.group.WORLD is not None
-        found = {name: collectives(make().double(), 5 + rank, dist.group.WORLD) for name, make in COUNTED.items()}
-        torch.save({name: [tuple(call) for call in calls] for name, calls in found.items()}, folder / f"{rank}.pt")
-
-
-def test_a_step_says_as_little_as_possible_alike_in_a_group_of_one(tmp_path: Path) -> None:
-    run_team(count_member, 2, tmp_path)
-    members = [torch.load(tmp_path / f"{rank}.pt") for rank in range(2)]
-    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
-    try:
-        assert dist.group.WORLD is not None
-        for name, make in COUNTED.items():
-            network = make().double()
-            calls = collectives(network, 5, dist.group.WORLD)
-            statistics, (gradients,) = calls[:-1], calls[-1:]
-            layers = len(normalisations(network)) - (name == "currents")  # one of them normalises nothing
-            assert [call.name for call in statistics] == ["all_gather"] * layers + ["all_reduce"] * layers
-            assert max(call.bytes for call in statistics) <= 8 * 5 * 64, "two branches of 64 channels, and a count"
-            values = [p.numel() for p in network.parameters()]
-            assert gradients.name == "all_reduce"
-            assert 8 * sum(values) <= gradients.bytes < 8 * sum(n + 32 for n in values)
-            for member in members:
-                assert [called for called, _ in member[name]] == [call.name for call in calls]
-            if name == "somas":  # in others, the gradients of statistics are as many as there are members
-                assert members[0][name] == members[1][name] == calls
-    finally:
-        dist.destroy_process_group()
 
 
 def torchrun(*arguments: str, cwd: Path, processes: int = 2) -> subprocess.Popen[str]:
@@ -503,6 +322,21 @@ def test_on_a_gpu_a_group_whose_step_asks_the_host_goes_on_eagerly(group_of_one:
     with pytest.warns(UserWarning, match="moves data to the host"):
         losses = gpu_steps(captured, [13] * 6)
     assert_same((losses, network), (gpu_steps(eager, [13] * 6), alone))
+
+
+@needs_gpu
+def test_on_a_gpu_a_group_can_be_given_up_once_its_graph_is_gone(tmp_path: Path) -> None:
+    """As after the time-out of a process that hangs, which itself needs two GPUs: nccl wants one for each process."""
+    torch.cuda.set_device(0)
+    dist.init_process_group("nccl", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    _, step = gpu_training(dist.group.WORLD)
+    captured = CapturedStep(step)
+    gpu_steps(captured, [13] * 6)
+    assert captured.graph is not None
+    release(captured)
+    distributed.give_up()
+    dist.destroy_process_group()
+    assert not dist.is_initialized()
 
 
 @needs_gpu

@@ -1,18 +1,23 @@
 """Predictions against what a real step on this machine keeps and makes."""
 
 import json
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
+from torch import nn
 
 from rheobase import recipes
 from rheobase.data import expected
 from rheobase.models import resnet8
 from rheobase.recipes import Recipe
-from rheobase.train import plan
+from rheobase.train import distributed, plan
+from rheobase.train.distributed import Summed
+from rheobase.train.gradients import Gradients
 from rheobase.train.optimizers import make_optimizer
 from rheobase.train.step import make_step
 
@@ -53,22 +58,41 @@ def test_the_largest_batch_fits_and_the_next_tenth_does_not(memory: str) -> None
     assert plan.largest_batch(r, 2**10) == 0
 
 
-def test_a_real_step_makes_what_was_predicted() -> None:
-    """Counted in the same way, on tensors with memory."""
-    r, n = recipe(), 40
-    network = resnet8()
+def real_bytes(images: int, summed: Summed = nullcontext, network: nn.Module | None = None) -> int:
+    """The peak of a real step, counted in the same way, on tensors with memory."""
+    r, network = recipe(), network or resnet8()
     optimizer = make_optimizer(network, r, plan.CPU)
-    step = make_step(network, optimizer, torch.amp.GradScaler("cpu", enabled=False), r, r.timesteps)
-    images, labels = torch.rand(n, 1, 8, 8), torch.randint(0, 10, (n,))
-    step(images, labels)
-    kept = [*network.parameters(), *network.buffers(), images, labels]
+    step = make_step(network, optimizer, torch.amp.GradScaler("cpu", enabled=False), r, r.timesteps, summed=summed)
+    x, labels = torch.rand(images, 1, 8, 8), torch.randint(0, 10, (images,))
+    step(x, labels)
+    kept = [*network.parameters(), *network.buffers(), x, labels]
     kept += [state["momentum_buffer"] for state in optimizer.state.values()]
-    optimizer.zero_grad()
+    kept += [p.grad for p in network.parameters() if p.grad is not None]
     with plan._Storages() as storages:
-        for tensor in kept:
-            storages._count(tensor.untyped_storage())
-        step(images, labels)
-    assert storages.peak == pytest.approx(plan.tensor_bytes(r, n), rel=0.1)
+        while kept:  # not for longer than the step keeps them
+            storages._count(kept.pop().untyped_storage())
+        step(x, labels)
+    return storages.peak
+
+
+def test_a_real_step_makes_what_was_predicted() -> None:
+    assert real_bytes(40) == pytest.approx(plan.tensor_bytes(recipe(), 40), rel=0.1)
+
+
+def test_one_gpu_of_several_has_a_second_place_for_gradients(tmp_path: Path) -> None:
+    """Where activations are largest, some gradients are there, and so is the tensor in which they will be added up."""
+    (flat,) = Gradients(resnet8().parameters()).flat
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        assert dist.group.WORLD is not None
+        network = resnet8()
+        member = real_bytes(300, distributed.join(network, dist.group.WORLD), network)
+    finally:
+        dist.destroy_process_group()
+    assert member - real_bytes(300) == pytest.approx(flat.nbytes, rel=0.1)
+    added = plan.tensor_bytes(recipe(), 300, grouped=True) - plan.tensor_bytes(recipe(), 300)
+    assert added == pytest.approx(flat.nbytes, abs=plan.BLOCK)
+    assert plan.largest_batch(recipe(), plan.peak_bytes(recipe(), 64), grouped=True) < 63  # it takes that of two images
 
 
 RESULTS = Path(__file__).parents[2] / "results"

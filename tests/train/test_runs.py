@@ -26,7 +26,7 @@ from rheobase.train import checkpoint
 from rheobase.train.claim import claimed
 from rheobase.train.parts import Parts
 from rheobase.train.runs import Run, load_network, network_for
-from tests.train.test_loop import StopAt
+from tests.train.short_runs import StopAt
 
 
 def recipe() -> Recipe:

@@ -12,7 +12,7 @@ from rheobase.data import load
 from rheobase.recipes import Recipe
 from rheobase.train.runs import BEGINNING, Run
 from rheobase.train.standing import Standing, folder_of_several, standing
-from tests.train.test_loop import StopAt, assert_identical
+from tests.train.short_runs import StopAt, assert_identical
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -25,7 +25,7 @@ from rheobase.train.progress import Reporter
 from rheobase.train.record import checksum
 from rheobase.train.runs import Run, load_network
 from rheobase.train.start import Start, normalising, started_from
-from tests.train.test_loop import StopAt, assert_identical
+from tests.train.short_runs import StopAt, assert_identical
 
 
 def recipe(*settings: str) -> Recipe:

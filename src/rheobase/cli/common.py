@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from textwrap import fill
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.box import SIMPLE
@@ -14,6 +14,9 @@ from rich.table import Table
 
 from rheobase.cli.terminal import Terminal
 from rheobase.extras import ended_by_ctrl_c
+
+if TYPE_CHECKING:
+    from rheobase.recipes import Recipe
 
 console, errors = Terminal(), Terminal(stderr=True)
 PATIENCE = 5.0  # seconds without a word
@@ -142,6 +145,12 @@ def command_line(*words: object, data: Path | None = None) -> str:
     for source in _plugins:
         options += ["--plugin", source]
     return shlex.join(["rheobase", *map(str, words), *options])
+
+
+def export_hint(folder: Path, recipe: "Recipe") -> tuple[str, str]:
+    """The export that can express the neurons of a run: NIR has the hard reset alone."""
+    to, what = ("nir", "neuromorphic hardware") if recipe.reset == "hard" else ("onnx", "other software")
+    return command_line("export", folder, "--to", to), f"the network for {what}"
 
 
 def print_next(*hints: tuple[str, str]) -> None:

@@ -17,6 +17,7 @@ from rheobase.cli.common import (
     RunArgument,
     command_line,
     console,
+    export_hint,
     file_of,
     how_far,
     print_json,
@@ -79,7 +80,7 @@ def fold(run: RunArgument, data: DataOption = None, out: OutOption = None, plugi
     console.print(f"wrote {target}: {len(network.nodes)} nodes, no normalisation")
     print_next(
         (command_line("verify", target, run, data=data), "compare it with the run, on all test images"),
-        (command_line("export", run, "--to", "nir"), "the network for neuromorphic hardware"),
+        export_hint(run, opened.recipe),
     )
 
 
@@ -111,10 +112,9 @@ def convert(
     target = target_file(out or file_of(run, f"{method}-t{timesteps}.safetensors"), "safetensors")
     given = {"percentile": percentile, "reset": None if reset is None else reset.value, "spread": spread or None}
     options = {name: value for name, value in given.items() if value is not None}
-    where = choose_device(device)
-    network = convert_run(
-        open_trained(run), method, timesteps, data=data, images=images, seed=seed, device=where, **options
-    )
+    where, opened = choose_device(device), open_trained(run)
+    known = data if target.parent == opened.folder else opened.data_path(data)  # a file elsewhere does not know it
+    network = convert_run(opened, method, timesteps, data=data, images=images, seed=seed, device=where, **options)
     native.save(network, target)
     rows = table("layer", "threshold", "initial potential")
     for name, node in network.nodes.items():
@@ -123,7 +123,7 @@ def convert(
     console.print(rows, soft_wrap=False)
     console.print(f"wrote {target}: integrate-and-fire neurons, {network.info['recipe']['reset']} reset")
     print_next(
-        (command_line("eval", target, "--sweep", data=data), "its accuracy at 1, 2, 4, ... steps"),
+        (command_line("eval", target, "--sweep", data=known), "its accuracy at 1, 2, 4, ... steps"),
         (command_line("eval", run, data=data), "that of the ReLU network"),
     )
 

@@ -66,13 +66,13 @@ def plan(
         info = load_data(chosen, data).info
     else:
         info = expected(chosen.data, size=chosen.image_size, timesteps=chosen.timesteps)
-    batch = scale.share(chosen, info, cluster)
+    batch, grouped = scale.share(chosen, info, cluster), cluster.world > 1
     free = int((memory - plan.RESERVED_GIB) * 2**30)
     modes: list[dict[str, Any]] = [
         {
             "memory": variant.memory,
-            "peak_bytes": plan.peak_bytes(variant, batch, info),
-            "largest_batch": plan.largest_batch(variant, free, info),
+            "peak_bytes": plan.peak_bytes(variant, batch, info, grouped=grouped),
+            "largest_batch": plan.largest_batch(variant, free, info, grouped=grouped),
         }
         for variant in plan.modes(chosen)
     ]

@@ -26,6 +26,7 @@ from rheobase.cli.common import (
     command_line,
     console,
     errors,
+    export_hint,
     ordinal,
     print_json,
     print_next,
@@ -156,14 +157,11 @@ def train(
     if run is None:
         folder = resume or out
         assert folder is not None
-        finished = Run(folder)
-        name, *kept = recipes.words(finished.recipe)  # settings of the neuron must be the same
-        print_next((command_line("train", name, "--from", finished.folder, *kept, data=data), "fine-tune it"))
+        print_next(_fine_tuning(Run(folder), data))
         return
     hints = [(command_line("eval", run.folder, data=data), "measure the network again")]
-    if run.recipe.neuron == "lif" and run.recipe.normalisation == "tdbn":  # of which NIR knows the hard reset
-        to, what = ("nir", "neuromorphic hardware") if run.recipe.reset == "hard" else ("onnx", "other software")
-        hints.append((command_line("export", run.folder, "--to", to), f"the network for {what}"))
+    if run.recipe.neuron == "lif" and run.recipe.normalisation == "tdbn":
+        hints.append(export_hint(run.folder, run.recipe))
     elif run.recipe.neuron in ("relu", "qcfs"):
         method = "qcfs" if run.recipe.neuron == "qcfs" else "calibrated"
         words = ["convert", run.folder, "--method", method, "--timesteps", 32]
@@ -222,6 +220,14 @@ def _start_or_go_on(
         return _fit(recipe, out=out, start=start, keep_best=keep_best, **options)
 
 
+def _fine_tuning(run: "Run", data: Path | None) -> tuple[str, str]:
+    """How to go on from a finished run."""
+    from rheobase import recipes
+
+    name, *kept = recipes.words(run.recipe)  # settings of the neuron must be the same
+    return command_line("train", name, "--from", run.folder, *kept, data=data), "fine-tune it"
+
+
 def _fit_several(
     chosen: "list[Recipe]", out: Path | None, again: Sequence[object], *, go_on: bool, start: str | None, **options: Any
 ) -> None:
@@ -237,6 +243,7 @@ def _fit_several(
         folders = [whole / f"seed-{recipe.seed}" for recipe in chosen]
         for folder, recipe in zip(folders, chosen, strict=True):
             standing(folder, recipe, start, team)  # one that could not go on is found before the first one starts
+        trained = False
         for i, (folder, recipe) in enumerate(zip(folders, chosen, strict=True)):
             if _leads():
                 console.print(f"seed {recipe.seed}, {i + 1} of {len(chosen)}")
@@ -244,6 +251,7 @@ def _fit_several(
             words = [*again, "--out", whole, "--continue"]
             began = process_seconds() if i else 0.0
             run = _start_or_go_on(recipe, folder, go_on=True, start=start, again=words, began=began, **options)
+            trained |= run is not None
             if run is not None and run.interrupted and recipe is not chosen[-1]:
                 _tell_how_to_go_on(f"stopped after seed {recipe.seed}", words, options["data"], run.interrupted)
     if not _leads():
@@ -256,7 +264,8 @@ def _fit_several(
         f"{_tested(runs[0])} of {len(rows)} seeds: {percent(asdict(last))} % after the last epoch "
         f"(best epoch {percent(asdict(best))} %)"
     )
-    print_next((command_line("compare", whole), "compare the runs"))
+    again_from = [] if trained else [_fine_tuning(runs[0], options["data"])]
+    print_next((command_line("compare", whole), "compare the runs"), *again_from)
 
 
 def evaluate(

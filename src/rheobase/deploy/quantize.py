@@ -83,7 +83,7 @@ def quantize(network: Network, images: Tensor, timesteps: int | None = None, tel
     if isinstance(readout, nn.Conv2d):  # neurons yield spikes, which have no unit
         tell(len(units), len(units) + 1)
         logit_unit = readout.weight.abs().max().item() / LARGEST or 1.0
-        unit = torch.full((len(readout.weight),), logit_unit).to(readout.weight)
+        unit = readout.weight.new_full((len(readout.weight),), logit_unit)
         nodes |= _integers({last: readout}, unit, wide, calibration.inputs({last: readout}))
     ordered = {name: nodes[name] for name in exact.nodes}
     return Network(

@@ -152,11 +152,22 @@ def team(device: torch.device, patience: float = PATIENCE) -> Iterator[tuple[Tea
         try:
             hosts = dist.new_group(backend="gloo", timeout=timedelta(seconds=patience))
             yield Team(dist.get_rank(), world, hosts), device
+        except RuntimeError:
+            if not inner:
+                give_up()
+            raise
         finally:
             if not inner:
                 # a network that still held the group would end it while Python shuts down, which can abort
                 gc.collect()
                 dist.destroy_process_group()
+
+
+def give_up() -> None:
+    """Wait no longer for a process that is gone: kernels of nccl would, and the end of their group for them."""
+    assert dist.group.WORLD is not None
+    if dist.get_backend() == "nccl":
+        dist.group.WORLD.abort()
 
 
 @contextmanager

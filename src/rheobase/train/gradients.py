@@ -15,9 +15,9 @@ _ALIGNED = 32  # values: fused optimisers read gradients in vectors
 
 
 class Gradients:
-    """The gradients of `parameters`, of all members of a process group."""
+    """The gradients of `parameters`, of all members of a process group; without one, of that of all processes."""
 
-    def __init__(self, parameters: Iterable[nn.Parameter], group: dist.ProcessGroup) -> None:
+    def __init__(self, parameters: Iterable[nn.Parameter], group: dist.ProcessGroup | None = None) -> None:
         self.group = group
         self.parameters = [p for p in parameters if p.requires_grad]
         self.places: dict[nn.Parameter, Tensor] = {}
@@ -35,10 +35,14 @@ class Gradients:
     def summed(self) -> Iterator[None]:
         """Around a backward pass; after it every gradient is the sum of all members'."""
         yield
+        self.collect()
+        for flat in self.flat:
+            dist.all_reduce(flat, group=self.group)
+
+    def collect(self) -> None:
+        """Move this process's gradients to where they are added up."""
         # a parameter without a part in the loss has no gradient, here and in every other process
         found = [(p, p.grad) for p in self.parameters if p.grad is not None]
         torch._foreach_copy_([self.places[p] for p, _ in found], [grad for _, grad in found])
         for p, _ in found:
             p.grad = self.places[p]
-        for flat in self.flat:
-            dist.all_reduce(flat, group=self.group)

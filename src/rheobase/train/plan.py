@@ -8,12 +8,12 @@ import copy
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -22,6 +22,7 @@ from rheobase.data import DataInfo, expected
 from rheobase.recipes import Recipe
 from rheobase.train.capture import capture
 from rheobase.train.freezing import freeze, train_mode
+from rheobase.train.gradients import Gradients
 from rheobase.train.optimizers import make_optimizer
 from rheobase.train.runs import channels_last, network_for
 from rheobase.train.step import DTYPES, make_step
@@ -35,15 +36,15 @@ TIMED_SECONDS = 1.0  # for the step that is timed on a CPU: of as many images as
 TIMED_STEPS = 5  # on a GPU
 
 
-def peak_bytes(recipe: Recipe, batch: int, data: DataInfo | None = None) -> int:
-    """The most memory that a training step of `batch` images takes at one time on one GPU.
+def peak_bytes(recipe: Recipe, batch: int, data: DataInfo | None = None, *, grouped: bool = False) -> int:
+    """The most memory that a training step of `batch` images takes at one time on one GPU, alone or one of several.
 
     `data` is the record of the data set; without it, what is known of that of the recipe without its files.
     """
-    return tensor_bytes(recipe, batch, data) + WORKSPACE
+    return tensor_bytes(recipe, batch, data, grouped=grouped) + WORKSPACE
 
 
-def tensor_bytes(recipe: Recipe, batch: int, data: DataInfo | None = None) -> int:
+def tensor_bytes(recipe: Recipe, batch: int, data: DataInfo | None = None, *, grouped: bool = False) -> int:
     """The part of `peak_bytes` that tensors take."""
     data = data or expected(recipe.data, size=recipe.image_size, timesteps=recipe.timesteps)
     shape = (recipe.timesteps, batch, *data.shape) if data.timesteps else (batch, *data.shape)
@@ -56,7 +57,8 @@ def tensor_bytes(recipe: Recipe, batch: int, data: DataInfo | None = None) -> in
         train_mode(network, recipe)
         optimizer = make_optimizer(network, recipe, CPU)
         scaler = torch.amp.GradScaler("cpu", enabled=False)
-        step = make_step(network, optimizer, scaler, recipe, recipe.timesteps, average)
+        summed = _collected(network) if grouped else nullcontext
+        step = make_step(network, optimizer, scaler, recipe, recipe.timesteps, average, summed=summed)
         images = torch.empty(shape, dtype=dtype)
         labels = torch.empty(batch, dtype=torch.long)
         step(images, labels)  # makes the optimiser's state
@@ -65,12 +67,12 @@ def tensor_bytes(recipe: Recipe, batch: int, data: DataInfo | None = None) -> in
     return storages.peak
 
 
-def largest_batch(recipe: Recipe, memory_bytes: int, data: DataInfo | None = None) -> int:
-    """The largest batch whose peak fits; 0 if not even two images do."""
+def largest_batch(recipe: Recipe, memory_bytes: int, data: DataInfo | None = None, *, grouped: bool = False) -> int:
+    """The largest batch of a GPU whose peak fits; 0 if not even two images do."""
     few, batch = 2, 64
-    at_few = peak_bytes(recipe, few, data)
+    at_few = peak_bytes(recipe, few, data, grouped=grouped)
     for _ in range(4):  # memory is nearly, not quite, proportional to the batch
-        per_image = (peak_bytes(recipe, batch, data) - at_few) / (batch - few)
+        per_image = (peak_bytes(recipe, batch, data, grouped=grouped) - at_few) / (batch - few)
         better = int(few + (memory_bytes - at_few) / per_image)
         if better <= few or better == batch:
             break
@@ -172,6 +174,18 @@ def _timed_step(recipe: Recipe, data: DataInfo, device: torch.device) -> Callabl
         return time.monotonic() - began
 
     return run
+
+
+def _collected(network: nn.Module) -> Callable[[], AbstractContextManager[None]]:
+    """What a process group does with the gradients of a backward pass, without the other processes."""
+    gradients = Gradients(network.parameters())
+
+    @contextmanager
+    def collected() -> Iterator[None]:
+        yield
+        gradients.collect()
+
+    return collected
 
 
 class _Storages(TorchDispatchMode):

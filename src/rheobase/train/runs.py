@@ -360,7 +360,10 @@ def open_data(
     """The data for a network of `owner` that was trained on what `record` says; its normalisation decides.
 
     Data of other classes or shapes are refused. Other content is worth a warning, but must not continue a training.
+    A file in the folder of a run knows, as the run does, where its data are.
     """
+    if path is None and isinstance(owner, Path) and (owner.parent / PLACE).exists():
+        path = Run(owner.parent).data_path(None)
     found = load_data(recipe, path, loader, download=download)
     record.refuse_others(found.info, owner)
     if not record.same_content(found.info):

@@ -139,7 +139,7 @@ class Trainer:
         self._check_finite(self.totals.tolist())
         row = self._row(epoch, seen_before, started)
         found = row.get("test_loss", 0.0)
-        if not isfinite(found):  # the last update can spoil what the last loss has not seen
+        if not isfinite(found):  # the last update can spoil weights that no loss has seen
             raise NotFinite(f"the test loss became {found} by step {self.step}")
         self.totals.zero_()
         last = epoch + 1 == self.recipe.epochs

@@ -1,0 +1,61 @@
+"""Tables of documents that are written from results."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tools import documents
+
+
+def cells(table: str) -> list[list[str]]:
+    """Of its rows, without the heading."""
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]]
+
+
+def test_measured_and_computed_times_of_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    def found(seconds: float, **others: Any) -> dict[str, Any]:
+        return {"seconds": seconds, "ratio": seconds / 0.02, "host_synchronisations": 0, **others}
+
+    computed = {"collectives": 37, "bytes": 5_000_000, "seconds_of_collectives_on_node": 0.003, "ratio_on_node": 1.2}
+    results = {"alone": found(0.02), "joined": found(0.021, **computed), "local": found(0.0202, **computed)}
+    run = {"setting": {"network": "resnet19", "batch": 64}, "results": results}
+    monkeypatch.setattr(documents, "read", lambda name: {"node": {"gpus": 4}, "runs": [run]})
+    assert "computed for 4 GPUs" in documents.group()
+    joined, local = cells(documents.group())
+    assert joined == ["ResNet-19", "64", "joined", "20.00", "21.00", "1.050", "0", "37, 5.0 MB", "3.00", "1.200"]
+    assert local[2:6] == ["local", "20.00", "20.20", "1.010"]
+
+
+def test_the_stop_for_a_checkpoint_is_the_median_and_the_longest(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {"batch": 8, "step_seconds": 0.03, "checkpoint_bytes": 176_400_000}
+    found |= {"stall_seconds": [0.009, 0.001, 0.002], "written_seconds": [0.5, 0.25, 3.0]}
+    monkeypatch.setattr(documents, "read", lambda name: {"results": {"cuda": {"resnet50": found}, "cpu": {}}})
+    assert cells(documents.checkpoints()) == [["ResNet-50", "8", "176", "30.0", "2.0", "9.0", "0.50"]]
+
+
+def point(t: int, accuracy: float, **more: Any) -> dict[str, Any]:
+    return {"timesteps": t, "accuracy": accuracy, "joule": 1e-3 * t, **more}
+
+
+def test_conversions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(documents, "ROOT", tmp_path)
+    assert documents.conversions() == "This has not been measured on CIFAR-10 yet."
+    converted = [point(2, 11.0, relu=96, images=50), point(512, 95.61, relu=96, images=50)]
+    longer = point(2048, 95.9, relu=97, images=5)
+    rows = [
+        {"label": "direct, T = 2", "timesteps": 2, "near": None, "points": [point(1, 90.0), point(2, 94.5)]},
+        {"label": "rmp", "timesteps": None, "near": 512, "points": converted},
+        {"label": "spike-norm", "timesteps": None, "near": None, "points": [converted[0], longer]},
+    ]
+    sentences = ["rmp: 11 % at T = 2.", "Direct training at T = 2, 94.50 %, is ahead."]
+    (tmp_path / "results" / "convert").mkdir(parents=True)
+    content = {"data": {"rows": rows}, "comparison": sentences}
+    (tmp_path / "results" / "convert" / "table1.json").write_text(json.dumps(content))
+    heading, _, direct, rmp, spike_norm, _, verdict = documents.conversions().splitlines()
+    assert heading.startswith("| network | its ReLU network, % | T = 2 | T = 4 |")
+    assert direct == f"| direct, T = 2 |  | 94.50 |{'  |' * 10}  | 2 |"
+    assert rmp == f"| rmp | 96.00 | 11.00 |{'  |' * 7} 95.61 |  |  | 512 | 512 |"
+    assert spike_norm == f"| spike-norm | 96.00 | 11.00 |{'  |' * 9} 95.90* | none |  |"
+    assert verdict == sentences[1]
