@@ -40,6 +40,11 @@ RECORDINGS = {
 }
 CONVERSIONS = "convert/table1"
 STEPS = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)  # shown of converted networks
+NORMALISATIONS = {
+    "tdBN": "neurons/paper",
+    "none": "normalisation/none",
+    "NeuNorm": "normalisation/neunorm",
+}  # seed 0 of each
 SLICED = ("rheobase", "rheobase without numba", "tonic", "spikingjelly", "rheobase, 32 x 32", "rheobase, 5 ms, 42 x 42")
 
 
@@ -194,13 +199,26 @@ def _share(point: Mapping[str, Any] | None, most: int) -> str:
     return f"{point['accuracy']:.2f}" + ("*" if point.get("images", most) < most else "")
 
 
+def normalisations() -> str:
+    """Accuracy on held-out images of short trainings with older normalisations."""
+    folders = {name: ROOT / "results" / place / "seed-0" for name, place in NORMALISATIONS.items()}
+    rows = []
+    for name, folder in folders.items():
+        if (folder / "metrics.jsonl").exists():
+            last = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])
+            rows.append((name, f"{100 * last['test_accuracy']:.2f}", f"{last['elapsed']:.0f}"))
+        else:
+            rows.append((name, "not measured yet", ""))
+    return table(("normalisation", "accuracy, %", "seconds"), rows)
+
+
 def _rounded(rate: float) -> str:
     return f"{rate:.0f}" if rate >= 10 else f"{rate:.1f}"
 
 
 DOCUMENTS: dict[str, dict[str, Callable[[], str]]] = {
     "docs/cluster.md": {"group": group, "checkpoints": checkpoints},
-    "docs/convert.md": {"conversions": conversions},
+    "docs/convert.md": {"conversions": conversions, "normalisations": normalisations},
     "docs/data.md": {"readers": readers, "slicing": slicing},
     "docs/deploy.md": {"inference": inference},
     "docs/neurons.md": {"neurons": neurons, "trained": trained},

@@ -15,6 +15,7 @@ from rheobase import __version__
 from rheobase.models import MODELS
 from rheobase.recipes import RECIPES
 from tests.cli.here import Here
+from tests.docs.test_names import COMMANDS, problem
 
 
 def rheobase(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -117,15 +118,15 @@ def test_plan_shows_all_memory_modes(here: Here) -> None:
     ("arguments", "code", "message"),
     [
         (["train", "dmo"], 1, "unknown recipe 'dmo'; choose one of demo"),
-        (["train"], 1, "which recipe? choose one of demo"),
+        (["train"], 1, "no recipe given; choose one of demo"),
         (["train", "demo", "--set", "rate=1"], 1, "a recipe has no setting 'rate'; choose one of data"),
         (["train", "demo", "--set", "network=resnet9"], 1, "unknown network 'resnet9'; choose one of"),
         (["train", "cifar10_resnet19_t2", "--data", "full"], 1, "no cifar10 in full: expected cifar-10-batches-bin"),
         (["train", "--resume", "full"], 1, "full is not the folder of a run"),
-        (["train", "demo", "--resume", "full"], 1, "--resume continues a run as it began"),
-        (["train", "--resume", "full", "--from", "full"], 1, "--resume continues a run as it began"),
-        (["train", "--resume", "full", "--keep-best"], 1, "--resume continues a run as it began"),
-        (["train", "--resume", "full", "--freeze", "body"], 1, "--resume continues a run as it began"),
+        (["train", "demo", "--resume", "full"], 1, "--resume continues a run unchanged"),
+        (["train", "--resume", "full", "--from", "full"], 1, "--resume continues a run unchanged"),
+        (["train", "--resume", "full", "--keep-best"], 1, "--resume continues a run unchanged"),
+        (["train", "--resume", "full", "--freeze", "body"], 1, "--resume continues a run unchanged"),
         (["train", "demo", "--from", "nothing"], 1, "nothing is not the folder of a run, a file, or a network of the"),
         (["train", "demo", "--from", "full"], 1, "full is not the folder of a run"),
         (["train", "demo", "--freeze", "body"], 1, "freeze=body needs a trained network to start from"),
@@ -140,7 +141,7 @@ def test_plan_shows_all_memory_modes(here: Here) -> None:
         (["plan", "demo", "--set", "data=mine"], 1, "unknown dataset 'mine'; choose one of"),
         (["demo", "--device", "tpu9"], 1, "device 'tpu9' is not available here"),
         (["demo", "--out", "full"], 1, "full is not an empty folder"),
-        (["report", "full", "--out", "nowhere/a.html"], 1, "its folder is not there; choose another file"),
+        (["report", "full", "--out", "nowhere/a.html"], 1, "its folder does not exist; choose another file"),
         (["paper", "theorem2", "--out", "full/something/x"], 1, "full/something/x"),
         (["demo", "--seed", "-1"], 1, "seed: expected 0 or more, got -1"),
         (["dmo"], 2, "no such command 'dmo'. Did you mean 'demo'? See rheobase --help"),
@@ -178,3 +179,15 @@ def test_the_shell_completes_commands_and_options(words: str, found: str) -> Non
     command = [sys.executable, "-m", "rheobase"]
     done = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True)
     assert done.stdout.split() == [found]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_help_of_a_command_ends_with_an_example(command: str, here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    code, output, messages = here(command, "--help")
+    assert (code, messages) == (0, "")
+    begin, _, line = output.rstrip().splitlines()[-1].strip().partition(" ")
+    assert begin == "Example:"
+    program, *words = line.split()
+    assert (program, words[0]) == ("rheobase", command)
+    assert problem(words) is None

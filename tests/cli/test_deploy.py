@@ -57,7 +57,7 @@ def test_fold_and_verify(run):
     ("options", "name", "words"),
     [
         (["--to", "nir"], "network.nir", "spike for spike"),
-        (["--to", "nir", "--form", "portable"], "network-portable.nir", "0 spikes differ on 1 image"),
+        (["--to", "nir", "--form", "portable"], "network-portable.nir", "1 image(s): 0 spikes differ"),
         (["--to", "onnx"], "network.onnx", "as accurate as the trained network"),
     ],
 )
@@ -71,14 +71,14 @@ def test_export_and_verify(run, options, name, words):
 def test_deploy_in_few_words(run, capsys):
     deploy(run)
     words = " ".join(capsys.readouterr().out.split())
-    assert "network.nir: 0.0000 % of spikes differ at most" in words
+    assert "network.nir: at most 0.0000 % of spikes differ" in words
     assert "the same network, spike for spike" in words
 
 
 def test_int8_is_exact_in_the_simulator(run):
     assert call("export", run, "--to", "nir", "--int8").exit_code == 0
     output = call("verify", run / "network-int8.nir", run, "--images", 4).output
-    assert "0 spikes differ on 1 image" in output  # random weights: nothing is said about the accuracy
+    assert "1 image(s): 0 spikes differ" in output  # random weights: nothing is said about the accuracy
 
 
 def test_integers_that_take_long_are_told_of(run, here, monkeypatch):
@@ -156,12 +156,12 @@ def test_a_file_of_others_is_not_overwritten(run, tmp_path, monkeypatch):
     call("export", run, "--to", "nir")
     monkeypatch.chdir(tmp_path)
     call("export", run / "network.nir", "--to", "nir")
-    with pytest.raises(ValueError, match=r"^network\.nir is there already; choose another file with --out"):
+    with pytest.raises(ValueError, match=r"^network\.nir already exists; choose another file with --out"):
         call("export", run / "network.nir", "--to", "nir")
     for wrong in ("net.txt", "nowhere/net.nir"):
         with pytest.raises(ValueError, match=f"^{wrong}: "):
             call("export", run, "--to", "nir", "--out", wrong)
-    with pytest.raises(ValueError, match="a file of the format onnx has no form 'portable'"):
+    with pytest.raises(ValueError, match="the format onnx has no form 'portable'"):
         call("export", run, "--to", "onnx", "--form", "portable")
 
 
@@ -221,8 +221,8 @@ def test_predict_leaves_out_what_cannot_be_opened(run, here, tmp_path):
     code, output, messages = here("predict", str(run), ".")
     assert (code, messages) == (1, "error: 2 of 3 files could not be read\n")
     assert output.startswith("a.npy: ")
-    assert "left out: b.png: No such file or directory\n" in output
-    assert "left out: cannot read the image c.png: c.png is not a plain file\n" in output
+    assert "skipped: b.png: No such file or directory\n" in output
+    assert "skipped: cannot read the image c.png: c.png is not a plain file\n" in output
     assert here("predict", str(run), "c.png")[2] == "error: cannot read the image c.png: c.png is not a plain file\n"
 
 
@@ -273,7 +273,7 @@ def test_a_fold_that_fails_writes_nothing(run, tmp_path, monkeypatch):
 
 def test_a_damaged_description_of_the_data_is_named(run, tmp_path):
     other = shutil.copytree(run, tmp_path / "run")
-    for content, message in (("{}", ": .* has no name; restore it"), ("[]", " is not valid JSON; restore it")):
+    for content, message in (("{}", ": .* has no name; restore the file"), ("[]", " is not valid JSON; restore it")):
         (other / "data.json").write_text(content)
         with pytest.raises(ValueError, match=rf"data\.json{message}"):
             call("fold", other)

@@ -59,11 +59,11 @@ def test_the_table_shows_every_setting_and_says_where_it_comes_from(here: Here) 
     _, _, predicted = output.partition("NVIDIA H200, predicted")
     assert max(map(len, predicted.splitlines())) <= 80
     assert "One GPU's step of 6 images is estimated: resnet19 of 32 x 32 pixels, T = 4" in words(predicted)
-    assert "bf16. With fp32 it takes another time." in words(predicted)
+    assert "bf16. The time with fp32 differs." in words(predicted)
     asked = scale.cluster(4, 3, link=2.5, latency=40)
     recipe = recipes.get("demo").changed(["network=OneLayer", "timesteps=3"])
     *_, last = scale.forecast(recipe, expected("digits"), asked).predictions
-    assert "A step has 3 collectives of 0.0158 MB in all" in words(predicted)
+    assert "A step runs 3 collectives of 0.0158 MB in total." in words(predicted)
     assert f"waits {1e3 * last.statistics:.2g} ms for statistics" in words(predicted)
 
 
@@ -75,8 +75,8 @@ def test_what_does_not_fit_is_marked_and_a_gpu_here_sets_the_pace(capsys: pytest
     assert output.startswith("Some GPU, predicted, without evaluation:")
     assert " 1 256* 100 ms 0 ms 2560 100 % " in output
     assert " 2 128 " in output
-    assert f"that of an NVIDIA H200 times {found.pace:.2f}, as the whole batch was timed here" in output
-    assert "* These do not fit with memory=speed." in output
+    assert f"the step time of an NVIDIA H200 times {found.pace:.2f}, because the whole batch was timed here" in output
+    assert "Batches marked * do not fit with memory=speed." in output
     _print_forecast(recipe, found, "Some GPU", 256)
     assert "*" not in capsys.readouterr().out
 
@@ -90,9 +90,9 @@ def test_what_does_not_fit_is_marked_and_a_gpu_here_sets_the_pace(capsys: pytest
         (["--nodes", "2", "--latency", "nan"], "latency: expected microseconds, 0 or more, got nan"),
         (["--gpus", "2", "--link", "10"], "link and latency are those between nodes: give them with --nodes 2"),
         (["--gpus", "8", "--nodes", "9"], "72 GPUs need at least as many images in a batch, there are 64: take fewer"),
-        (["--memory", "inf"], "memory: expected the GiB of a GPU, 1 or more, got inf"),
-        (["--memory", "nan"], "memory: expected the GiB of a GPU, 1 or more, got nan"),
-        (["--memory", "0.5"], "memory: expected the GiB of a GPU, 1 or more, got 0.5"),
+        (["--memory", "inf"], "--memory: expected at least 1 GiB, got inf"),
+        (["--memory", "nan"], "--memory: expected at least 1 GiB, got nan"),
+        (["--memory", "0.5"], "--memory: expected at least 1 GiB, got 0.5"),
     ],
 )
 def test_mistakes_are_one_sentence(here: Here, options: list[str], message: str) -> None:

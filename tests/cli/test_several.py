@@ -63,7 +63,7 @@ def test_a_scheduler_is_told_whether_it_was_saved(here: Here, times: int, code: 
     if times == 1:
         assert re.fullmatch(r"stopped at step [5-8] of 8; continue with: rheobase train --resume run", last)
     else:
-        assert last == "stopped at once: nothing was saved, and what was saved before is intact"
+        assert last == "stopped at once: nothing was saved; earlier checkpoints are intact"
     assert list(Path("run/checkpoints").iterdir())
 
 
@@ -87,7 +87,7 @@ def test_several_seeds_go_on_as_one(here: Here) -> None:
     assert (Path("runs/demo-1/seed-3") / "metrics.jsonl").read_bytes() == first
     last = [Run(Path(f"runs/demo-1/seed-{seed}")).rows()[-1] for seed in (3, 4)]
     mean, deviation = (50 * (last[0]["test_accuracy"] + sign * last[1]["test_accuracy"]) for sign in (1, -1))
-    expected = f"test accuracy of 2 seeds: {mean:.2f} +- {2**0.5 * abs(deviation):.2f} % after the last epoch"
+    expected = f"test accuracy over 2 seeds: {mean:.2f} +- {2**0.5 * abs(deviation):.2f} % after the last epoch"
     assert expected in output
     assert "rheobase compare runs/demo-1" in output
     assert "--from" not in output
@@ -127,7 +127,7 @@ def test_the_same_command_again_is_right(here: Here) -> None:
 def test_seeds_on_held_out_images_say_so(here: Here) -> None:
     code, output, _ = here("train", "demo", *SETTINGS, "--set", "holdout=411", "--seeds", "1,2", "--out", "runs")
     assert code == 0
-    assert "accuracy on held-out training images of 2 seeds: " in output
+    assert "accuracy on held-out training images over 2 seeds: " in output
     assert "test accuracy" not in output
 
 
@@ -145,12 +145,12 @@ def test_after_a_relu_network_comes_its_conversion(here: Here, neuron: str, meth
     ("arguments", "message"),
     [
         (["demo", "--continue"], "--continue needs --out, the folder of the run"),
-        (["--continue", "--out", "run"], "which recipe? choose one of demo"),
-        (["demo", "--new-data"], "--new-data is for a run that goes on; it needs --resume or --continue"),
-        (["--resume", "run", "--continue"], "--resume continues a run as it began"),
-        (["--resume", "run", "--seeds", "1"], "--resume continues a run as it began"),
+        (["--continue", "--out", "run"], "no recipe given; choose one of demo"),
+        (["demo", "--new-data"], "--new-data is for a run that is resumed; add --resume or --continue"),
+        (["--resume", "run", "--continue"], "--resume continues a run unchanged"),
+        (["--resume", "run", "--seeds", "1"], "--resume continues a run unchanged"),
         (["demo", "--seed", "1", "--seeds", "1,2"], "--seed is for one run, --seeds for several"),
-        (["demo", "--seeds", "1,1"], "--seeds: expected different whole numbers with commas between them, got '1,1'"),
+        (["demo", "--seeds", "1,1"], "--seeds: expected different whole numbers separated by commas, got '1,1'"),
         (["demo", "--seeds", "1;2"], "--seeds: expected different whole numbers"),
         (["demo", "--seeds", "-1"], "--seeds: expected different whole numbers"),
         (["demo", "--seeds", "1", "--out", "full"], "full is not an empty folder; choose another, or go on"),
@@ -214,7 +214,7 @@ def test_compare_as_json(here: Here) -> None:
     [
         (["none"], "none is not a folder; give folders of runs, or one that holds them"),
         (["."], "no run in .: neither it nor a folder below it has a recipe.json"),
-        ([".", "--html", "page.txt"], "page.txt: expected the name of a file that ends in .html"),
+        ([".", "--html", "page.txt"], "page.txt: expected a file name that ends in .html"),
     ],
 )
 def test_mistakes_of_compare(here: Here, arguments: list[str], message: str) -> None:

@@ -51,7 +51,7 @@ def test_errors_are_one_line_without_control_characters(here: Here) -> None:
     name = "a\n\x1b[31m[bold]:cat:.npy"
     code, output, messages = here("recording", name)
     assert (code, output) == (1, "")
-    assert messages == "error: cannot read a\\n\\x1b[31m[bold]:cat:.npy: No such file or directory\n"
+    assert messages == "error: cannot read a\\n\\x1b[31m[bold]:cat:.npy: No such file or directory; check the path\n"
 
 
 def test_class_names_of_a_file_are_shown(here: Here, tmp_path: Path) -> None:

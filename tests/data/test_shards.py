@@ -1,12 +1,15 @@
 """Shards and ImageNet's own archives: the same batches as the folder of images, and what is wrong with them is said."""
 
 import io
+import json
 import tarfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
 from typer.testing import CliRunner
 
 from rheobase import recipes
@@ -101,6 +104,18 @@ def test_a_damaged_image_is_named_and_replaced(packed: Path) -> None:
     with pytest.warns(UserWarning, match=r"train/Bär/a\.b\.png in .*train-00000\.tar.*damaged files so far: 1"):
         images = data.train.read(torch.arange(2))
     assert torch.equal(images[0], images[1])
+
+
+@pytest.mark.parametrize("name", ["train\0.tar", "train\ud800.tar"])
+def test_archives_that_no_file_can_be_called(packed: Path, name: str) -> None:
+    index = packed / shards.INDEX
+    with safe_open(index, "pt") as file:
+        about = json.loads(file.metadata()["about"])
+        tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (it is no dict)
+    about["archives"][0] = name
+    save_file(tensors, index, {"about": json.dumps(about)})
+    with pytest.raises(ValueError, match=r"index\.safetensors is damaged; pack the images again"):
+        listings(packed)
 
 
 def test_a_short_shard_and_a_damaged_index(packed: Path) -> None:

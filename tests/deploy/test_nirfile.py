@@ -186,6 +186,28 @@ def test_one_long_text_again_and_again_is_not_read(path, monkeypatch):
     assert_refused(path, "'/node/edges' claims 4000 bytes, too many")
 
 
+@pytest.mark.parametrize("name", ["node/edges", "node/type"])
+def test_the_length_that_a_text_claims_is_not_believed(path, name):
+    with h5py.File(path) as file:
+        place = file[name].id.get_offset()
+    content = bytearray(path.read_bytes())
+    content[place : place + 4] = (2**31 - 5).to_bytes(4, "little")
+    path.write_bytes(content)
+    assert_refused(path, f"'/{name}' claims a text of 2147483643 bytes, more than the file has")
+
+
+def test_texts_inside_of_headers_are_refused(path):
+    """Their place is not known, so their lengths cannot be looked up."""
+    with h5py.File(path, "a") as file:
+        del file["node/type"]
+        layout = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        layout.set_layout(h5py.h5d.COMPACT)
+        kind = h5py.h5t.py_create(h5py.string_dtype(), logical=True)
+        data = h5py.h5d.create(file["node"].id, b"type", kind, h5py.h5s.create(h5py.h5s.SCALAR), layout)
+        h5py.Dataset(data)[()] = "NIRGraph"
+    assert_refused(path, "'/node/type' keeps its texts in an unusual way")
+
+
 def test_layers_that_would_take_too_much_memory_are_refused(path):
     with h5py.File(path, "a") as file:
         nodes = file["node/nodes"]

@@ -55,3 +55,10 @@ def test_lower_precision(dtype: torch.dtype, triton_device: str) -> None:
     assert torch.equal(own[1] != 0, law[1] != 0)
     torch.testing.assert_close(own[1], grad * (own[1] != 0), rtol=0, atol=0)  # the law multiplies, and divides again
     torch.testing.assert_close(own[2], law[2], rtol=1e-3, atol=1e-3)
+
+
+def test_second_derivatives_are_refused(triton_device: str) -> None:
+    x = torch.rand(1, 3, device=triton_device, requires_grad=True)
+    out = Qcfs.apply(x, torch.ones((), device=triton_device), 2)
+    with pytest.raises(RuntimeError, match="know first derivatives only"):
+        torch.autograd.grad(out.sum(), x, create_graph=True)

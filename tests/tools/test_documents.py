@@ -59,3 +59,13 @@ def test_conversions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert rmp == f"| rmp | 96.00 | 11.00 |{'  |' * 7} 95.61 |  |  | 512 | 512 |"
     assert spike_norm == f"| spike-norm | 96.00 | 11.00 |{'  |' * 9} 95.90* | none |  |"
     assert verdict == sentences[1]
+
+
+def test_normalisations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(documents, "ROOT", tmp_path)
+    folder = tmp_path / "results" / "normalisation" / "none" / "seed-0"
+    folder.mkdir(parents=True)
+    lines = [{"test_accuracy": 0.1, "elapsed": 1.0}, {"test_accuracy": 0.1235, "elapsed": 61.7}]
+    (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    _, _, *rows = documents.normalisations().splitlines()
+    assert rows == ["| tdBN | not measured yet |  |", "| none | 12.35 | 62 |", "| NeuNorm | not measured yet |  |"]

@@ -1,4 +1,4 @@
-"""The command line: parse, call a task, print. Commands import what they need, so that --help is quick."""
+"""The command line: parse, call a task, print. Commands import what they need when they run, so --help is fast."""
 
 import os
 import signal
@@ -31,7 +31,7 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def _options(
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the full traceback of an error.")] = False,
     version: Annotated[
         bool, typer.Option("--version", help="Show the version.", callback=_print_version, is_eager=True)
     ] = False,
@@ -43,15 +43,15 @@ for group in (train, compare, lists, plan, data, deploy, analysis):
 
 
 def main() -> None:
-    """Run the command line; an error is one sentence on stderr."""
+    """Run the command line and report an error as one sentence on stderr."""
     arguments = sys.argv[1:]
     debug = "--debug" in arguments
-    if debug:  # accepted anywhere, though the parser knows it before the command only
+    if debug:  # allowed anywhere, but the parser accepts it only before the command
         arguments = ["--debug", *(a for a in arguments if a != "--debug")]
     warnings.showwarning = _show_warning  # type: ignore[assignment]
     try:
         sys.exit(app(arguments, prog_name="rheobase", standalone_mode=False))
-    except (KeyboardInterrupt, typer.Abort):  # before the parser is there, or after it has ended
+    except (KeyboardInterrupt, typer.Abort):  # before the parser starts, or after it ends
         sys.exit(128 + signal.SIGINT)
     except UsageError as error:
         if arguments:  # otherwise it has shown its help
@@ -61,7 +61,7 @@ def main() -> None:
         place = plugins.place(error)
         if debug or not (place or isinstance(error, ValueError | OSError | RuntimeError | MemoryError)):
             raise
-        if getattr(error, "quiet", False):  # another process tells it
+        if getattr(error, "quiet", False):  # another process reports it
             sys.exit(1)
         rank = os.environ.get("RANK", "0")
         who = f"process {rank}: " if rank != "0" else ""
@@ -80,14 +80,14 @@ def _usage(error: Any) -> str:
 
 
 def _sentence(error: Exception) -> str:
-    if isinstance(error, MemoryError) or "can't allocate memory" in str(error):  # torch has no kind of its own for it
+    if isinstance(error, MemoryError) or "can't allocate memory" in str(error):  # torch raises a plain RuntimeError
         return "out of memory; try a smaller batch_size or fewer images at once"
     if type(error).__name__ == "OutOfMemoryError":
         return "the GPU is out of memory; try a smaller batch_size, or --set memory=packed or memory=recompute"
     if isinstance(error, OSError) and error.filename and error.strerror:
         return f"cannot use {error.filename}: {error.strerror}"
     text = (str(error) or type(error).__name__).strip()
-    # our own sentences are one line, whatever the names in them; other libraries go on for pages
+    # our own messages are one sentence, even if a name in it has line breaks; other libraries may write pages
     return text if isinstance(error, ValueError | OSError) else text.splitlines()[0]
 
 

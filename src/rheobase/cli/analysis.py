@@ -1,4 +1,4 @@
-"""The commands of analysis: analyze, paper, report. `register` adds them to the command line."""
+"""The analysis commands: analyze, paper, report."""
 
 from collections.abc import Callable, Iterable
 from enum import StrEnum
@@ -13,6 +13,7 @@ from rheobase.cli.common import (
     DeviceOption,
     NetworkArgument,
     PluginOption,
+    add_command,
     console,
     file_of,
     table,
@@ -25,10 +26,12 @@ if TYPE_CHECKING:
 
     from rheobase.paper.result import Result
 
-ImagesOption = Annotated[int, typer.Option(min=1, help="Test images to look at.")]
+ImagesOption = Annotated[int, typer.Option(min=1, help="Number of test images to use.")]
 
 
 class Item(StrEnum):
+    """The figures, tables and theorems that `paper` computes."""
+
     fig2 = "fig2"
     fig3 = "fig3"
     fig4 = "fig4"
@@ -43,24 +46,26 @@ class Item(StrEnum):
 
 
 def register(app: typer.Typer) -> None:
-    for command in (analyze, paper, report):
-        app.command()(command)
+    """Add the commands to the app."""
+    add_command(app, analyze, "runs/demo-1")
+    add_command(app, paper, "table1 runs/cifar10_resnet19_t2-1")
+    add_command(app, report, "runs/demo-1")
 
 
 def analyze(
     run: Annotated[Path | None, typer.Argument(help=RUN_HELP)] = None,
-    network: Annotated[str | None, typer.Option(help="A network before any training, instead of a run.")] = None,
+    network: Annotated[str | None, typer.Option(help="Analyse this untrained network instead of a run.")] = None,
     data: DataOption = None,
     images: ImagesOption = 64,
     plugin: PluginOption = None,
 ) -> None:
-    """Look inside a trained run, or ask whether a network will train."""
+    """Analyse a trained run, or predict whether a network will train."""
     from rheobase.analysis.distributions import Histogram
     from rheobase.tasks.inspect import inspect_network, inspect_run
     from rheobase.tasks.open import open_trained
 
     if (run is None) == (network is None):
-        raise ValueError("analyze a run or a network: rheobase analyze RUN, or rheobase analyze --network resnet19")
+        raise ValueError("give either a run or a network: rheobase analyze RUN, or rheobase analyze --network resnet19")
     if network is not None:
         found = inspect_network(network)
         rows = table("block", "phi by timestep", "varphi by timestep")
@@ -75,13 +80,13 @@ def analyze(
         console.print(rows, soft_wrap=False)
         rates = [layer["rate"] for layer in found["layers"]]
         if rates:
-            console.print(f"firing rates: {min(rates):.3f} to {max(rates):.3f} spikes per neuron and step")
+            console.print(f"firing rates: {min(rates):.3f} to {max(rates):.3f} spikes per neuron and timestep")
     else:
         assert run is not None
         found = inspect_run(open_trained(run), data=data, images=images)
         rows = table("layer", "neurons", "spikes / step", "never fire", "always fire", "potential / v_th")
         for layer in found["layers"]:
-            known = found["membranes"].get(layer["name"])  # not of neurons with dynamics of their own
+            known = found["membranes"].get(layer["name"])  # unknown for neurons with their own dynamics
             potential = Histogram(**known) if known else None
             rows.add_row(
                 layer["name"],
@@ -89,18 +94,20 @@ def analyze(
                 f"{layer['rate']:.3f}",
                 f"{100 * layer['dead']:.0f} %",
                 f"{100 * layer['saturated']:.0f} %",
-                f"{potential.mean:.2f} +- {potential.deviation:.2f}" if potential else "not known",
+                f"{potential.mean:.2f} +- {potential.deviation:.2f}" if potential else "unknown",
             )
         console.print(rows, soft_wrap=False)
         if (done := found["operations"]) is None:
-            console.print(f"operations are not known: {found['not_folded']}")
+            console.print(f"number of operations unknown: {found['not_folded']}")
         else:
             console.print(
                 f"{done['additions']:.3g} additions and {done['multiplications']:.3g} multiplications per image, "
-                f"{1e3 * done['joule']:.3g} mJ; without spikes {done['dense']:.3g} of each, "
+                f"{1e3 * done['joule']:.3g} mJ; a network without spikes: {done['dense']:.3g} of each, "
                 f"{1e3 * done['dense_joule']:.3g} mJ"
             )
-    healthy = "findings: none, every layer is in good health" if found["layers"] else "findings: none, it has no somas"
+    healthy = (
+        "findings: none, all layers are healthy" if found["layers"] else "findings: none, the network has no somas"
+    )
     console.print("findings:" if found["findings"] else healthy)
     for sentence in found["findings"]:
         console.print(f"  {sentence}")
@@ -108,29 +115,29 @@ def analyze(
 
 def paper(
     item: Annotated[Item, typer.Argument(help="Figure, table or theorem of the paper, or the ablation.")],
-    runs: Annotated[list[Path] | None, typer.Argument(help="Folders of runs, for tables and Fig. 6.")] = None,
+    runs: Annotated[list[Path] | None, typer.Argument(help="Run folders, for tables and Fig. 6.")] = None,
     data: DataOption = None,
     images: Annotated[int | None, typer.Option(min=1, help="Test images for Fig. 6 and Table 6 of a run.")] = None,
-    epochs: Annotated[int | None, typer.Option(min=1, help="Epochs of every training of the ablation.")] = None,
+    epochs: Annotated[int | None, typer.Option(min=1, help="For the ablation: epochs per run.")] = None,
     methods: Annotated[
-        str | None, typer.Option(help="Of Table 1: conversions of ReLU runs to measure, with commas between them.")
+        str | None, typer.Option(help="For Table 1: conversion methods to measure, separated by commas.")
     ] = None,
-    timesteps: Annotated[int | None, typer.Option(min=1, help="Of Table 1: most steps of converted networks.")] = None,
+    timesteps: Annotated[int | None, typer.Option(min=1, help="For Table 1: most timesteps after conversion.")] = None,
     device: DeviceOption = "auto",
-    out: Annotated[Path, typer.Option(help="Folder for data and pictures.")] = Path("runs/paper"),
+    out: Annotated[Path, typer.Option(help="Folder for data and plots.")] = Path("runs/paper"),
     plugin: PluginOption = None,
 ) -> None:
-    """Compute a figure, table or theorem of the paper anew: data, picture, comparison."""
+    """Reproduce a figure, table or theorem of the paper: data, plot and comparison."""
     import torch
 
     from rheobase.train import choose_device
 
-    torch.set_num_threads(1)  # many small operations: a second thread mostly waits
+    torch.set_num_threads(1)  # the operations are small: a second thread would mostly wait
     conversions = {"ways": methods.split(",") if methods else None, "longest": timesteps, "folder": out}
     for result in _compute(item, list(runs or []), data, images, epochs, choose_device(device), conversions):
         if result.to_come:
             console.print(f"{result.to_come} more to come")
-            if result.data["rows"]:  # what is there is kept, whatever happens to the rest
+            if result.data["rows"]:  # save finished rows, in case a later one fails
                 result.save(out)
     console.print(f"{result.title} ({result.source})")
     for sentence in result.comparison:
@@ -141,7 +148,7 @@ def paper(
 
         written += draw(result.name, f"{result.title} ({result.source})", result.charts, out)
     else:
-        console.print("for pictures, install rheobase[plots]")
+        console.print("to draw the plot, install rheobase[plots]")
     console.print(f"wrote {', '.join(map(str, written))}")
 
 
@@ -149,15 +156,18 @@ def report(
     run: NetworkArgument,
     data: DataOption = None,
     images: ImagesOption = 360,
-    out: Annotated[Path | None, typer.Option(help="File to write; otherwise report.html in the run, or here.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="File to write; default: report.html in the run folder, or here.")
+    ] = None,
     plugin: PluginOption = None,
 ) -> None:
-    """Write one HTML file that shows a run, or a deployed network, from inside; it needs no network."""
+    """Write a report on a run or a deployed network as one self-contained HTML file."""
     target = write_report(run, data=data, images=images, out=out)
     console.print(f"wrote {target} ({target.stat().st_size / 2**20:.2f} MB); open it in a browser")
 
 
 def write_report(run: Path, *, data: Path | None = None, images: int = 360, out: Path | None = None) -> Path:
+    """Write the report and return its path."""
     from rheobase.files import atomic_write
     from rheobase.report.page import render
     from rheobase.tasks.inspect import inspect_file, inspect_run
@@ -185,7 +195,7 @@ def _compute(
     device: "torch.device",
     conversions: dict[str, Any],
 ) -> "Iterable[Result]":
-    """The result, after its preliminary versions where there are such."""
+    """Compute the result. Long computations yield preliminary results first."""
     from rheobase.paper import inference, theory, training
     from rheobase.paper.ablation import ablation
     from rheobase.paper.conversion import table1
@@ -200,19 +210,19 @@ def _compute(
     }
     what = f"{item} without a run" if (of_run or item is Item.table1) and not runs else item
     for option in (name for name, given in unused.items() if given):
-        raise ValueError(f"{what} has no use for {option}; leave it out")
+        raise ValueError(f"{what} does not use {option}; leave it out")
     if item is Item.table1:
         return table1(runs, data=data, device=device, **conversions)
     if item in (Item.table2, Item.table3):
         return [training.table(item.value, runs)]
     if of_run:
         if len(runs) > 1:
-            raise ValueError(f"{item} looks at one run, got {len(runs)}")
+            raise ValueError(f"{item} takes one run, got {len(runs)}; leave out the others")
         look = inference.fig6 if item is Item.fig6 else inference.table6
         counted = {} if images is None else {"images": images}
         return [look(run=runs[0] if runs else None, data=data, device=device, **counted)]
     if runs:
-        raise ValueError(f"{item} needs no run; leave out {runs[0]}")
+        raise ValueError(f"{item} takes no runs; leave out {runs[0]}")
     if item is Item.fig2:
         return training.fig2(data=data, device=device)
     if item is Item.ablation:

@@ -1,4 +1,4 @@
-"""What the groups of commands share: the terminal, tables, and options of the same meaning."""
+"""Shared by all commands: the terminal, tables, and options that mean the same everywhere."""
 
 import shlex
 import time
@@ -21,21 +21,22 @@ if TYPE_CHECKING:
 console, errors = Terminal(), Terminal(stderr=True)
 PATIENCE = 5.0  # seconds without a word
 
-DataOption = Annotated[Path | None, typer.Option(help="Folder with the data set, or with images of your own.")]
-DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
-RUN_HELP = "Folder of a run, or the name of a trained network that comes with the package."
+DataOption = Annotated[Path | None, typer.Option(help="Folder with the dataset, or with your own images.")]
+DeviceOption = Annotated[str, typer.Option(help="Device to use: auto, cpu, cuda or cuda:N.")]
+RUN_HELP = "Folder of a run, or the name of a trained network that ships with the package."
 RunArgument = Annotated[Path, typer.Argument(help=RUN_HELP)]
 NetworkArgument = Annotated[
     Path,
-    typer.Argument(help="Folder of a run, a file of fold, convert or export, or the name of a network of the package."),
+    typer.Argument(help="Folder of a run, a file from fold, convert or export, or the name of a shipped network."),
 ]
 RECIPE_HELP = "Name of a recipe; `rheobase recipes` lists them."
 SettingsOption = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting of the recipe.")
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Change a setting of the recipe; repeatable."),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document, for other programs.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
 
-_plugins: list[str] = []  # of this command line
+_plugins: list[str] = []  # given on this command line
 
 
 def _load_plugins(sources: list[str] | None) -> list[str] | None:
@@ -53,14 +54,22 @@ PluginOption = Annotated[
     typer.Option(
         "--plugin",
         metavar="FILE|MODULE",
-        help="Python file or module with parts of your own; see docs/plugins.md.",
+        help="Python file or module with your own parts; see docs/plugins.md.",
         callback=_load_plugins,
     ),
 ]
 
 
+def add_command(
+    app: typer.Typer, function: Callable[..., Any], arguments: str = "", *, name: str | None = None
+) -> None:
+    """Add a command whose help ends with an example: the command with these `arguments`."""
+    words = ["rheobase", name or function.__name__, *([arguments] if arguments else [])]
+    app.command(name, epilog=f"Example: {' '.join(words)}")(function)
+
+
 def table(*headings: str, last: str | None = None) -> Table:
-    """Columns that keep their lines whole, but for the `last` one."""
+    """Return an empty table. Only its `last` column wraps."""
     found = Table(box=SIMPLE, padding=0, collapse_padding=True, pad_edge=False)
     for heading in headings:
         found.add_column(heading, no_wrap=True)
@@ -70,23 +79,23 @@ def table(*headings: str, last: str | None = None) -> Table:
 
 
 def print_json(content: Any) -> None:
-    """One strict JSON document, for a command that prints nothing else; what is not a number is null."""
+    """Print one strict JSON document, with null for NaN and infinity. The command must print nothing else."""
     from rheobase.files import finite_or_null, strict_json
 
     typer.echo(strict_json(finite_or_null(content), "the output", indent=1))
 
 
 def print_wrapped(text: str, first: str = "", rest: str = "  ") -> None:
-    """A paragraph in lines that fit, broken between words; `first` and `rest` begin the first and the others."""
+    """Print a paragraph wrapped between words. `first` indents the first line, `rest` all others."""
     if text:
         console.print(fill(text, console.width, initial_indent=first, subsequent_indent=rest))
 
 
 @contextmanager
 def how_far(what: str, parts: str) -> Iterator[Callable[[int, int], None]]:
-    """A function to call with how many `parts` of how many are done: what takes longer says so on stderr.
+    """Yield a function that reports on stderr how many `parts` are done, if the work takes longer than a moment.
 
-    A terminal has one line that changes, anything else a new one from time to time.
+    A terminal shows one changing line; other outputs get a new line from time to time.
     """
     said, live = time.monotonic(), None
 
@@ -111,36 +120,38 @@ def how_far(what: str, parts: str) -> Iterator[Callable[[int, int], None]]:
 
 
 def target_file(path: Path, kind: str) -> Path:
-    """`path`, if a file of that kind can be written there: it is told by its name."""
+    """Return `path` if a file of this kind can be written there. The suffix tells the kind."""
     if path.suffix != f".{kind}":
-        raise ValueError(f"{path}: expected the name of a file that ends in .{kind}")
+        raise ValueError(f"{path}: expected a file name that ends in .{kind}")
     if path.is_dir() or not path.parent.is_dir():
-        raise ValueError(f"{path}: {'a folder' if path.is_dir() else 'its folder is not there'}; choose another file")
+        raise ValueError(
+            f"{path}: {'is a folder' if path.is_dir() else 'its folder does not exist'}; choose another file"
+        )
     return path
 
 
 def ordinal(number: int) -> str:
-    """5 -> 5th."""
+    """Return the ordinal of a number: 5 -> 5th."""
     ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
     return f"{number}{ending}"
 
 
 def file_of(source: Path, name: str) -> Path:
-    """Where a command writes the file `name` about a network by itself: into the folder of its run.
+    """Return the default path of the output file `name`: inside the run folder, if `source` is one.
 
-    For any other network it is here, named after the network, and must not be there yet.
+    Otherwise the file goes into the current folder and is named after the network. It must not exist yet.
     """
     if source.is_dir():
         return source / name
     rest = name.removeprefix("network")
     own = Path(f"{source.stem}{rest}" if rest != name else f"{source.stem}-{name}")
     if own.exists():
-        raise ValueError(f"{own} is there already; choose another file with --out")
+        raise ValueError(f"{own} already exists; choose another file with --out")
     return own
 
 
 def command_line(*words: object, data: Path | None = None) -> str:
-    """A command line of ours, to be copied; it names the plugins of this one."""
+    """Return a rheobase command line to copy, with the plugins of the current one."""
     options = ["--data", str(data)] if data else []
     for source in _plugins:
         options += ["--plugin", source]
@@ -148,13 +159,13 @@ def command_line(*words: object, data: Path | None = None) -> str:
 
 
 def export_hint(folder: Path, recipe: "Recipe") -> tuple[str, str]:
-    """The export that can express the neurons of a run: NIR has the hard reset alone."""
+    """Return the export command that suits the neurons of a run: NIR supports only the hard reset."""
     to, what = ("nir", "neuromorphic hardware") if recipe.reset == "hard" else ("onnx", "other software")
-    return command_line("export", folder, "--to", to), f"the network for {what}"
+    return command_line("export", folder, "--to", to), f"export for {what}"
 
 
 def print_next(*hints: tuple[str, str]) -> None:
-    """Commands that may come next, and what for."""
+    """Suggest commands to run next, each with its purpose."""
     console.print("next:")
     width = max(len(line) for line, _ in hints)
     for line, purpose in hints:

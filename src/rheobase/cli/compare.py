@@ -1,4 +1,4 @@
-"""The command that puts runs side by side. `register` adds it."""
+"""The command `compare`: runs side by side."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -6,23 +6,33 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rheobase.cli.common import JsonOption, PluginOption, console, print_json, print_wrapped, table, target_file
+from rheobase.cli.common import (
+    JsonOption,
+    PluginOption,
+    add_command,
+    console,
+    print_json,
+    print_wrapped,
+    table,
+    target_file,
+)
 
 if TYPE_CHECKING:
     from rheobase.tasks.compare import Comparison
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(compare)
+    """Add the command to the app."""
+    add_command(app, compare, "runs/demo-1 runs/demo-2 --html comparison.html")
 
 
 def compare(
-    runs: Annotated[list[Path], typer.Argument(help="Folders of runs, or folders that hold such.")],
-    html: Annotated[Path | None, typer.Option(help="Write a page with pictures to this file.")] = None,
+    runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders that contain runs.")],
+    html: Annotated[Path | None, typer.Option(help="Also write a page with plots to this HTML file.")] = None,
     json: JsonOption = False,
     plugin: PluginOption = None,
 ) -> None:
-    """Compare runs: accuracy, time, firing rate, energy; runs of several seeds as mean and deviation."""
+    """Compare runs: accuracy, time, firing rate and energy. Runs that differ only in the seed share one row."""
     from rheobase.files import atomic_write
     from rheobase.report import comparison
     from rheobase.tasks import compare as task
@@ -55,7 +65,7 @@ def _show(found: "Comparison") -> None:
         print_wrapped(f"{group.name}, seed{'s' if len(group.runs) > 1 else ''} {seeds}", f"{i:>2}  ", "    ")
     _draw(found)
     if found.differing_settings:
-        console.print("settings that differ, and in which rows:")
+        console.print("settings that differ (rows in parentheses):")
     for name, values in found.differing_settings.items():
         rows_of: dict[str, list[str]] = {}
         for i, value in enumerate(values, 1):
@@ -67,7 +77,7 @@ def _show(found: "Comparison") -> None:
 
 
 def _draw(found: "Comparison") -> None:
-    """Accuracies on one scale."""
+    """Draw the accuracies on one scale."""
     from rheobase.report.strips import strips
 
     known = [

@@ -1,4 +1,4 @@
-"""The commands that show data: `data` prepares and verifies a set, `recording` tells what is in files of events."""
+"""The commands `data`, `recording` and `pack`: prepare and check a dataset, inspect recordings, pack images."""
 
 from pathlib import Path
 from statistics import mean
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rheobase.cli.common import PluginOption, command_line, console, print_next, table, target_file
+from rheobase.cli.common import PluginOption, add_command, command_line, console, print_next, table, target_file
 from rheobase.cli.terminal import one_line
 
 if TYPE_CHECKING:
@@ -14,28 +14,29 @@ if TYPE_CHECKING:
 
     from rheobase.data.events.summary import Summary
 
-SensorOption = Annotated[str, typer.Option(help="Sensor of recordings that do not state theirs, like 346x260.")]
+SensorOption = Annotated[str, typer.Option(help="Sensor size, such as 346x260, if the files do not state it.")]
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(data)
-    app.command()(recording)
-    app.command()(pack)
+    """Add the commands to the app."""
+    add_command(app, data, "cifar10 --root cifar10 --download")
+    add_command(app, recording, "clip.aedat4 --out clip.png")
+    add_command(app, pack, "photos --out photos-packed")
 
 
 def data(
-    name: Annotated[str, typer.Argument(help="Name of a data set.")],
-    root: Annotated[Path | None, typer.Option(help="Folder with its official files.")] = None,
-    size: Annotated[int, typer.Option(min=0, help="Side of the images; otherwise that of the paper.")] = 0,
-    timesteps: Annotated[int, typer.Option(min=0, help="Slices of a recording; otherwise as in the paper.")] = 0,
-    slice_by: Annotated[str, typer.Option(help="time: slices of equal duration; count: of as many events.")] = "time",
-    window: Annotated[int, typer.Option(min=0, help="Microseconds, or events, of a slice.")] = 0,
+    name: Annotated[str, typer.Argument(help="Name of a dataset.")],
+    root: Annotated[Path | None, typer.Option(help="Folder with the official files of the dataset.")] = None,
+    size: Annotated[int, typer.Option(min=0, help="Side of the images in pixels; 0: as in the paper.")] = 0,
+    timesteps: Annotated[int, typer.Option(min=0, help="Slices per recording; 0: as in the paper.")] = 0,
+    slice_by: Annotated[str, typer.Option(help="Slices of equal duration (time) or event count (count).")] = "time",
+    window: Annotated[int, typer.Option(min=0, help="Microseconds or events per slice; 0: the default.")] = 0,
     sensor: SensorOption = "none",
-    samples: Annotated[int, typer.Option(min=0, help="Pictures to show.")] = 3,
-    download: Annotated[bool, typer.Option("--download", help="Get the data set if it is not there.")] = False,
+    samples: Annotated[int, typer.Option(min=0, help="Number of samples to draw.")] = 3,
+    download: Annotated[bool, typer.Option("--download", help="Download the dataset if it is missing.")] = False,
     plugin: PluginOption = None,
 ) -> None:
-    """Prepare a data set, verify it and show what is there."""
+    """Prepare a dataset, check it and show what it contains."""
     from rheobase.data import load
     from rheobase.data.eventset import EventDataset
     from rheobase.recipes import RECIPES, get
@@ -56,10 +57,10 @@ def data(
     shape = " x ".join(map(str, found.train.shape))
     if isinstance(found, EventDataset):
         where = "simulated recordings" if info.simulated else "recordings"
-        console.print(f"{where} as {shape} (steps, polarities, height, width), {found.slicing}")
+        console.print(f"{where} as {shape} (timesteps, polarities, height, width), {found.slicing}")
         for part, rates in (("training", found.train_rates), ("test", found.test_rates)):
             console.print(f"events per second, {part}: {mean(rates):.0f} ({min(rates):.0f} to {max(rates):.0f})")
-        console.print(f"damage in the files: {found.skipped or 'none'}; events beyond 255 in a cell: {found.uncounted}")
+        console.print(f"damage in the files: {found.skipped or 'none'}; events above 255 per cell: {found.uncounted}")
     else:
         console.print(f"images of {shape} (channels, height, width)")
     for index in _one_per_class(found.train.labels)[:samples]:
@@ -72,16 +73,16 @@ def data(
         sizes = {"image_size": size, "timesteps": timesteps}
         settings = {**chosen, **{k: v for k, v in sizes.items() if v not in (0, getattr(recipe, k))}}
         words = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
-        print_next((command_line("train", recipe.name, *words, data=root), "train a network on it"))
+        print_next((command_line("train", recipe.name, *words, data=root), "train a network on this dataset"))
 
 
 def recording(
-    files: Annotated[list[Path], typer.Argument(help="Recordings of event cameras.")],
+    files: Annotated[list[Path], typer.Argument(help="Event-camera recordings.")],
     sensor: SensorOption = "none",
-    gap: Annotated[float, typer.Option(min=0.001, help="Milliseconds from which on a pause is a gap.")] = 10.0,
-    out: Annotated[Path | None, typer.Option(help="Draw them to this file too, .png or .svg.")] = None,
+    gap: Annotated[float, typer.Option(min=0.001, help="Shortest pause that counts as a gap, in ms.")] = 10.0,
+    out: Annotated[Path | None, typer.Option(help="Also draw the recordings to this .png or .svg file.")] = None,
 ) -> None:
-    """Tell what is in recordings of event cameras, and draw them."""
+    """Summarise and draw event-camera recordings."""
     from rheobase.data.events import read
     from rheobase.data.events.stream import sensor_of
     from rheobase.data.events.summary import summary
@@ -96,7 +97,7 @@ def recording(
         except ValueError as error:
             if len(files) == 1:
                 raise
-            console.print(one_line(f"left out: {error}"))
+            console.print(one_line(f"skipped: {error}"))
             continue
         found.append((file.name, seen))
         _print_recording(file, seen, gap)
@@ -106,7 +107,9 @@ def recording(
         recordings([(name, vars(seen)) for name, seen in found], out)
         console.print(f"wrote {out}")
     if len(found) < len(files):
-        raise ValueError(f"{len(files) - len(found)} of {len(files)} recordings could not be read")
+        raise ValueError(
+            f"{len(files) - len(found)} of {len(files)} recordings could not be read; see the reasons above"
+        )
 
 
 def _print_recording(file: Path, seen: "Summary", gap: float) -> None:
@@ -118,15 +121,15 @@ def _print_recording(file: Path, seen: "Summary", gap: float) -> None:
     console.print(f"{one_line(str(file))}: {seen.events} events in {seen.seconds:.3f} s, {sensor}")
     drawn = seen.events > 1
     if drawn:
-        console.print(f"  {seen.rate:.0f} events per second, {max(seen.rates):.0f} in the busiest hundredth")
+        console.print(f"  {seen.rate:.0f} events per second, {max(seen.rates):.0f} in the busiest 1 % of the time")
         console.print(f"  {100 * seen.brighter:.1f} % brighter, {100 - 100 * seen.brighter:.1f} % darker")
         longest = max(seen.gaps, key=lambda pause: pause[1], default=None)
-        what = f", the longest of {1000 * longest[1]:.4g} ms after {longest[0]:.3f} s" if longest else ""
+        what = f", the longest {1000 * longest[1]:.4g} ms at {longest[0]:.3f} s" if longest else ""
         console.print(f"  {len(seen.gaps)} gaps of {gap:g} ms or more{what}")
     problems = ", ".join(f"{kind} {count}" for kind, count in sorted(seen.skipped.items()))
     console.print(f"  damage: {problems or 'none'}")
     if seen.skipped.get("outside"):
-        console.print(f"  {seen.skipped['outside']} events are outside the sensor: a training would refuse this file")
+        console.print(f"  {seen.skipped['outside']} events are outside the sensor: training would refuse this file")
     if not drawn:
         console.print("  too few events to say more\n")
         return
@@ -135,10 +138,12 @@ def _print_recording(file: Path, seen: "Summary", gap: float) -> None:
 
 
 def pack(
-    folder: Annotated[Path, typer.Argument(help="Folder of images, one sub-folder per class; or ImageNet's archives.")],
-    out: Annotated[Path, typer.Option(help="Folder for the shards; it is made.")],
+    folder: Annotated[
+        Path, typer.Argument(help="Folder of images with one sub-folder per class, or of ImageNet's archives.")
+    ],
+    out: Annotated[Path, typer.Option(help="New folder for the shards.")],
 ) -> None:
-    """Pack a folder of images into tar shards with an index: training reads them as they are, by `--data`."""
+    """Pack a folder of images into indexed tar shards, which `train --data` reads directly."""
     from rheobase.data.sets.folder import held_out_in, listings
     from rheobase.data.shards import pack_with_progress
 

@@ -1,4 +1,4 @@
-"""The commands of deployment: fold, convert, export, verify, predict. `register` adds them to the command line."""
+"""The deployment commands: fold, convert, export, verify, predict."""
 
 from enum import StrEnum
 from inspect import signature
@@ -15,6 +15,7 @@ from rheobase.cli.common import (
     NetworkArgument,
     PluginOption,
     RunArgument,
+    add_command,
     command_line,
     console,
     export_hint,
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from rheobase.deploy.agreement import Agreement
 
 OutOption = Annotated[
-    Path | None, typer.Option(help="File to write; otherwise one in the folder of the run, or here for other networks.")
+    Path | None, typer.Option(help="File to write; default: in the run folder, or here for other networks.")
 ]
 
 
@@ -43,11 +44,15 @@ Format = StrEnum("Format", formats.names())  # type: ignore[misc]
 
 
 class Form(StrEnum):
+    """The forms of a NIR file."""
+
     canonical = "canonical"
     portable = "portable"
 
 
 class Method(StrEnum):
+    """The conversion methods."""
+
     data_norm = "data-norm"
     spike_norm = "spike-norm"
     rmp = "rmp"
@@ -56,17 +61,23 @@ class Method(StrEnum):
 
 
 class Reset(StrEnum):
+    """What a spike does to the potential."""
+
     hard = "hard"
     soft = "soft"
 
 
 def register(app: typer.Typer) -> None:
-    for command in (fold, convert, export, verify, predict):
-        app.command()(command)
+    """Add the commands to the app."""
+    add_command(app, fold, "runs/demo-1")
+    add_command(app, convert, "runs/relu19 --method calibrated --timesteps 32")
+    add_command(app, export, "runs/demo-1 --to nir --int8")
+    add_command(app, verify, "runs/demo-1/network.nir runs/demo-1")
+    add_command(app, predict, "cifar10-resnet19-t2 photo.png")
 
 
 def fold(run: RunArgument, data: DataOption = None, out: OutOption = None, plugin: PluginOption = None) -> None:
-    """Fold tdBN into the weights: a network of synapses and bare LIF neurons, in one file."""
+    """Fold tdBN into the weights and write the network as one file of synapses and bare LIF neurons."""
     from rheobase.deploy.formats import native
     from rheobase.tasks.export import precisions
     from rheobase.tasks.open import folded, open_trained
@@ -77,32 +88,33 @@ def fold(run: RunArgument, data: DataOption = None, out: OutOption = None, plugi
     agreement = precisions(opened, data, model, network)
     native.save(network, target)
     _print_agreement(agreement)
-    console.print(f"wrote {target}: {len(network.nodes)} nodes, no normalisation")
+    console.print(f"wrote {target}: {len(network.nodes)} nodes, no normalisation layers")
     print_next(
-        (command_line("verify", target, run, data=data), "compare it with the run, on all test images"),
+        (command_line("verify", target, run, data=data), "compare the file with the run on all test images"),
         export_hint(run, opened.recipe),
     )
 
 
 def convert(
     run: RunArgument,
-    method: Annotated[Method, typer.Option(help="How thresholds are chosen; docs/convert.md explains each.")],
-    timesteps: Annotated[int, typer.Option(min=1, help="Steps that the spiking network will take.")],
-    images: Annotated[int, typer.Option(min=1, help="Training images to choose thresholds by.")] = 256,
+    method: Annotated[Method, typer.Option(help="How to choose thresholds; see docs/convert.md.")],
+    timesteps: Annotated[int, typer.Option(min=1, help="Timesteps of the spiking network.")],
+    images: Annotated[int, typer.Option(min=1, help="Training images used to choose thresholds.")] = 256,
     percentile: Annotated[
-        float | None, typer.Option(help="Of activations (data-norm) or currents (spike-norm, rmp), as threshold.")
+        float | None,
+        typer.Option(help="Threshold as a percentile: of activations (data-norm) or currents (spike-norm, rmp)."),
     ] = None,
-    reset: Annotated[Reset | None, typer.Option(help="Of data-norm: to 0, as NIR has it, or by the threshold.")] = None,
+    reset: Annotated[Reset | None, typer.Option(help="For data-norm: hard (to 0) or soft (by the threshold).")] = None,
     spread: Annotated[
-        bool, typer.Option("--spread", help="Of calibrated: neurons that start at 0, for hybrid training.")
+        bool, typer.Option("--spread", help="For calibrated: start neurons at 0, for hybrid training.")
     ] = False,
-    seed: Annotated[int, typer.Option(help="Decides which training images.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed that selects the training images.")] = 0,
     data: DataOption = None,
     device: DeviceOption = "auto",
     out: OutOption = None,
     plugin: PluginOption = None,
 ) -> None:
-    """Make a spiking network of a trained ReLU network: integrate-and-fire neurons, in one file."""
+    """Convert a trained ReLU network into a spiking network of integrate-and-fire neurons, in one file."""
     from rheobase.deploy.formats import native
     from rheobase.deploy.network import LIF
     from rheobase.tasks.convert import convert_run
@@ -123,22 +135,22 @@ def convert(
     console.print(rows, soft_wrap=False)
     console.print(f"wrote {target}: integrate-and-fire neurons, {network.info['recipe']['reset']} reset")
     print_next(
-        (command_line("eval", target, "--sweep", data=known), "its accuracy at 1, 2, 4, ... steps"),
-        (command_line("eval", run, data=data), "that of the ReLU network"),
+        (command_line("eval", target, "--sweep", data=known), "its accuracy at 1, 2, 4, ... timesteps"),
+        (command_line("eval", run, data=data), "the accuracy of the ReLU network"),
     )
 
 
 def export(
     network: NetworkArgument,
     to: Annotated[Format, typer.Option(help="Format of the file.")],
-    int8: Annotated[bool, typer.Option("--int8", help="Integers: int8 weights; ONNX holds them as doubles.")] = False,
-    form: Annotated[Form, typer.Option(help="Form of a NIR file: portable has convolutions only.")] = Form.canonical,
+    int8: Annotated[bool, typer.Option("--int8", help="Quantise the weights to int8; ONNX stores doubles.")] = False,
+    form: Annotated[Form, typer.Option(help="Form of a NIR file; portable uses convolutions only.")] = Form.canonical,
     data: DataOption = None,
-    device: Annotated[str, typer.Option(help="Where to find the integers: auto, cpu, cuda or cuda:N.")] = "auto",
+    device: Annotated[str, typer.Option(help="Device for quantising: auto, cpu, cuda or cuda:N.")] = "auto",
     out: OutOption = None,
     plugin: PluginOption = None,
 ) -> None:
-    """Write a folded network for other software and hardware."""
+    """Export a folded network for other software and hardware."""
     from rheobase.deploy.network import Network
     from rheobase.tasks.export import write
     from rheobase.tasks.open import open_network, open_run
@@ -147,11 +159,11 @@ def export(
 
     module = formats.module(to)
     if form is not Form.canonical and "form" not in signature(module.write).parameters:
-        raise ValueError(f"a file of the format {to} has no form '{form}'; leave --form out")
+        raise ValueError(f"the format {to} has no form '{form}'; leave out --form")
     source = open_run(network)
     found = open_network(source)
     if not isinstance(found, Network):
-        raise ValueError(f"{network} is exported already; give the run it came from")
+        raise ValueError(f"{network} is already an exported file; give the run it came from")
     suffix = f"{'-int8' if int8 else ''}{'-portable' if form is Form.portable else ''}{module.SUFFIX}"
     target = target_file(out or file_of(network, f"network{suffix}"), module.SUFFIX.removeprefix("."))
     options = {} if form is Form.canonical else {"form": form}
@@ -159,21 +171,23 @@ def export(
         write(found, target, module, source, int8=int8, data=data, device=choose_device(device), tell=tell, **options)
     console.print(f"wrote {target} ({target.stat().st_size / 2**20:.1f} MB)")
     if isinstance(source, Run) or "converted" in found.info:
-        print_next((command_line("verify", target, network, data=data), "compare both on all test images"))
+        print_next(
+            (command_line("verify", target, network, data=data), "compare the file with its source on all test images")
+        )
     else:
         print_next((command_line("predict", target, "IMAGE"), "classify an image"))
 
 
 def verify(
-    file: Annotated[Path, typer.Argument(help="A file that fold or export wrote.")],
-    run: Annotated[Path, typer.Argument(help=f"{RUN_HELP} Or a file that convert wrote.")],
+    file: Annotated[Path, typer.Argument(help="File from fold or export.")],
+    run: Annotated[Path, typer.Argument(help=f"{RUN_HELP} Or a file from convert.")],
     data: DataOption = None,
     images: Annotated[int, typer.Option(min=1, help="Test images to compare spike by spike.")] = 32,
-    simulate: Annotated[int, typer.Option(min=0, help="Of these, how many the event-driven simulator runs too.")] = 1,
+    simulate: Annotated[int, typer.Option(min=0, help="How many of these also run in the event-driven simulator.")] = 1,
     device: DeviceOption = "auto",
     plugin: PluginOption = None,
 ) -> None:
-    """Run a file against the network it came from: spikes, accuracy, and a verdict."""
+    """Compare a file with the network it came from: spikes, accuracy and a verdict."""
     from rheobase.tasks.open import open_run
     from rheobase.tasks.verify import verify as compare
     from rheobase.train import choose_device
@@ -184,32 +198,33 @@ def verify(
     if found.simulation is not None:
         other = found.simulation
         console.print(
-            f"event-driven simulator: {other.different} spikes differ on {other.images} image(s), "
-            f"logits by {100 * other.logits:.2g} %"
+            f"event-driven simulator, {other.images} image(s): {other.different} spikes differ, "
+            f"logits differ by {100 * other.logits:.2g} %"
         )
     if found.operations is not None:
         additions, multiplications = found.operations
         console.print(f"{additions:.3g} additions and {multiplications:.3g} multiplications per image")
     console.print(
-        f"test accuracy {100 * found.trained:.2f} % trained, {100 * found.deployed:.2f} % in the file, "
-        f"on {found.images} images"
+        f"test accuracy on {found.images} images: {100 * found.trained:.2f} % as trained, "
+        f"{100 * found.deployed:.2f} % from the file"
     )
     console.print(f"verdict: {found.verdict}")
     if not found.passed:
         again = command_line("export", run, "--to", formats.of_file(file).__name__.rpartition(".")[2])
-        print_next((again, "in floating point, which loses nothing" if found.only_rounded else "the file of this run"))
+        purpose = "export in floating point, which loses nothing" if found.only_rounded else "export this run again"
+        print_next((again, purpose))
         raise typer.Exit(1)
 
 
 def predict(
     network: NetworkArgument,
-    images: Annotated[list[Path], typer.Argument(help="Images, recordings or .npy arrays, or folders of them.")],
-    top: Annotated[int, typer.Option(min=1, help="Classes to show.")] = 3,
+    images: Annotated[list[Path], typer.Argument(help="Images, recordings, .npy arrays, or folders of these.")],
+    top: Annotated[int, typer.Option(min=1, help="Number of classes to show.")] = 3,
     device: DeviceOption = "auto",
     json: JsonOption = False,
     plugin: PluginOption = None,
 ) -> None:
-    """Classify images or recordings: the most likely classes and their probabilities."""
+    """Classify images or recordings and show the most likely classes with their probabilities."""
     from rheobase.data.pictures import find, read
     from rheobase.tasks.predict import Classifier
 
@@ -226,7 +241,7 @@ def predict(
             reason = f"{path}: {error.strerror}" if isinstance(error, OSError) and error.strerror else str(error)
             left_out.append({"file": str(path), "reason": reason})
             if not json:
-                console.print(one_line(f"left out: {reason}"))
+                console.print(one_line(f"skipped: {reason}"))
             continue
         best = classify(x).topk(min(top, len(classes)))
         pairs = [(classes[k], p) for k, p in zip(best.indices.tolist(), best.values.tolist(), strict=True)]
@@ -240,7 +255,7 @@ def predict(
 
 
 def deploy(run: Path) -> None:
-    """Fold the network of a run, write it (as NIR where that extra is installed) and verify the file, in few words."""
+    """Fold the network of a run, write it (as NIR if the extra is installed), verify the file and print one line."""
     import torch
 
     from rheobase.deploy.formats import native, nir
@@ -257,13 +272,13 @@ def deploy(run: Path) -> None:
         nir.write(network, target, opened.data.shape)
     found = compare(target, opened, data=None, images=32, simulated=1, device=torch.device("cpu"))
     console.print(
-        f"deployed to {target}: {100 * max(found.agreement.layers.values()):.4f} % of spikes differ at most, "
+        f"deployed to {target}: at most {100 * max(found.agreement.layers.values()):.4f} % of spikes differ, "
         f"test accuracy {100 * found.deployed:.2f} %; verdict: {found.verdict}"
     )
 
 
 def _print_agreement(found: "Mapping[str, Agreement]") -> None:
-    """Spikes that differ from those of the trained network, by precision."""
+    """Print the share of spikes that differ from the trained network, by precision."""
     first = next(iter(found.values()))
     if first.layers:
         rows = table("layer", "firing rate", *(f"differing, {name}" for name in found))

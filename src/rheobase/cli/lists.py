@@ -1,4 +1,4 @@
-"""The commands that list what there is: recipes, models. `register` adds them."""
+"""The commands `recipes` and `models`, which list what is available."""
 
 from dataclasses import asdict
 from inspect import cleandoc
@@ -7,12 +7,13 @@ from typing import Annotated
 
 import typer
 
-from rheobase.cli.common import JsonOption, PluginOption, console, print_json, print_wrapped, table
+from rheobase.cli.common import JsonOption, PluginOption, add_command, console, print_json, print_wrapped, table
 
 
 def register(app: typer.Typer) -> None:
-    for command in (recipes, models):
-        app.command()(command)
+    """Add the commands to the app."""
+    add_command(app, recipes, "cifar10_resnet19_t2")
+    add_command(app, models)
 
 
 def recipes(
@@ -20,7 +21,7 @@ def recipes(
     json: JsonOption = False,
     plugin: PluginOption = None,
 ) -> None:
-    """List the recipes, or the settings of one with their meanings."""
+    """List the recipes, or explain the settings of one."""
     from rheobase.recipes import RECIPES, get
 
     if name is not None:
@@ -54,17 +55,17 @@ def _recipe(name: str, json: bool) -> None:
         default = "" if s.default is None else as_text(s.default)
         rows.add_row("*" if s.changed else "", s.name, as_text(s.value), default, meaning)
     console.print(rows, soft_wrap=False)
-    console.print("* set by the recipe; --set KEY=VALUE changes any")
+    console.print("* set by the recipe; change any setting with --set KEY=VALUE")
 
 
 def _description(function: object) -> str:
-    """The docstring, its paragraphs as one line each."""
+    """Return the docstring with each paragraph on one line."""
     paragraphs = cleandoc(function.__doc__ or "").split("\n\n")
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
 
 
 def models(json: JsonOption = False, plugin: PluginOption = None) -> None:
-    """List the networks, and the trained ones that come with the package."""
+    """List the networks, and the trained networks that ship with the package."""
     from rheobase.analysis.sizes import summary
     from rheobase.deploy import shipped
     from rheobase.models import MODELS
@@ -86,6 +87,6 @@ def models(json: JsonOption = False, plugin: PluginOption = None) -> None:
             f"{s.name:<{width}} {s.layers:>6} {parameters:>10} {s.multiplications:>15.3g} {'x'.join(map(str, s.shape))}"
         )
         print_wrapped(s.purpose, "  ")
-    console.print("\ntrained, with the package:")
+    console.print("\ntrained networks that ship with the package:")
     for name, r in recipes.items():
         print_wrapped(f"{name}: {r.network} on {r.data}, T = {r.timesteps}", "  ")

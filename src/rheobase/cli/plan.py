@@ -1,4 +1,4 @@
-"""The command that says what a training would take: plan. `register` adds it."""
+"""The command `plan`: what a training run would cost."""
 
 from dataclasses import asdict
 from math import inf
@@ -13,6 +13,7 @@ from rheobase.cli.common import (
     JsonOption,
     PluginOption,
     SettingsOption,
+    add_command,
     console,
     print_json,
     print_wrapped,
@@ -29,27 +30,28 @@ if TYPE_CHECKING:
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(plan)
+    """Add the command to the app."""
+    add_command(app, plan, "imagenet_resnet34 --gpus 8 --nodes 2")
 
 
 def plan(
     recipe: Annotated[str, typer.Argument(help=RECIPE_HELP)],
     settings: SettingsOption = None,
     data: DataOption = None,
-    memory: Annotated[float, typer.Option(help="Memory of the GPU in GiB.")] = 80.0,
-    gpus: Annotated[int, typer.Option(help="GPUs of a machine; all GPUs share a batch.")] = 1,
-    nodes: Annotated[int, typer.Option(help="Machines with so many GPUs each.")] = 1,
+    memory: Annotated[float, typer.Option(help="Memory of each GPU in GiB.")] = 80.0,
+    gpus: Annotated[int, typer.Option(help="GPUs per node; all GPUs share one batch.")] = 1,
+    nodes: Annotated[int, typer.Option(help="Number of nodes.")] = 1,
     link: Annotated[
-        float | None, typer.Option(help="Network of one node in GB/s; if nobody says, 50 for each of its GPUs.")
+        float | None, typer.Option(help="Network bandwidth of a node in GB/s; default: 50 per GPU.")
     ] = None,
     latency: Annotated[
-        float | None, typer.Option(help="Of a message between nodes, in microseconds; 5 if nobody says.")
+        float | None, typer.Option(help="Network latency between nodes in microseconds; default: 5.")
     ] = None,
     device: DeviceOption = "auto",
     json: JsonOption = False,
     plugin: PluginOption = None,
 ) -> None:
-    """Predict memory, the largest batch, the time here, and step, speed and hours on one or many H200s."""
+    """Predict memory, largest batch and training time, here and on one or many H200 GPUs."""
     from rheobase import plugins, recipes
     from rheobase.data import expected
     from rheobase.data.expectation import EXPECTED
@@ -58,10 +60,10 @@ def plan(
     from rheobase.train.runs import load_data
 
     if not 1 <= memory < inf:
-        raise ValueError(f"memory: expected the GiB of a GPU, 1 or more, got {memory:g}")
+        raise ValueError(f"--memory: expected at least 1 GiB, got {memory:g}")
     cluster = scale.cluster(gpus, nodes, link, latency)
     chosen = recipes.get(recipe).changed(settings or [])
-    unknown = plugins.dataset.get(chosen.data) not in EXPECTED  # what it looks like, before it is loaded
+    unknown = plugins.dataset.get(chosen.data) not in EXPECTED  # its shape is unknown until it is loaded
     if data or unknown:
         info = load_data(chosen, data).info
     else:
@@ -100,14 +102,14 @@ def plan(
         rows.add_row(mode["memory"], f"{mode['peak_bytes'] / 2**30:.2f} GiB", str(mode["largest_batch"]))
     console.print(f"{chosen.network}, {chosen.timesteps} timesteps, {chosen.precision}, per GPU")
     console.print(rows, soft_wrap=False)
-    console.print(f"{plan.RESERVED_GIB:g} GiB of the memory is set aside for CUDA itself.")
+    console.print(f"{plan.RESERVED_GIB:g} GiB is reserved for CUDA itself.")
     console.print(f"{device_name(where)}{_timed(chosen, times)}")
     (largest,) = (mode["largest_batch"] for mode in modes if mode["memory"] == chosen.memory)
     _print_forecast(chosen, forecast, device_name(where), largest)
 
 
 def _times(recipe: "Recipe", info: "DataInfo", device: "torch.device") -> "Times | None":
-    """What training takes on this machine; None if its memory is too small."""
+    """Measure how long training takes on this machine; return None if its memory is too small."""
     from torch import OutOfMemoryError
 
     from rheobase.train.plan import times
@@ -122,17 +124,17 @@ def _timed(recipe: "Recipe", found: "Times | None") -> str:
     from rheobase.train.plan import duration
 
     if found is None:
-        return f": a step of {recipe.batch_size} images does not fit its memory"
+        return f": a step of {recipe.batch_size} images does not fit in its memory"
     parts = [f"{duration(found.step)} per step of {recipe.batch_size} images"]
     if found.epoch is not None and found.recipe is not None:
         parts += [f"{duration(found.epoch)} per epoch", f"{duration(found.recipe)} for the {recipe.epochs} epochs"]
     else:
-        parts += ["--data tells how many steps an epoch has"]
-    return f", timed: about {', '.join(parts)}"
+        parts += ["give --data for the time of an epoch"]
+    return f", measured: about {', '.join(parts)}"
 
 
 def _print_forecast(recipe: "Recipe", forecast: "Forecast", here: str, largest_batch: int) -> None:
-    """`here` is the name of the GPU that sets the pace, if one does; larger batches than `largest_batch` are marked."""
+    """Print the forecast. `here` names the GPU it was scaled to, if any. Mark batches above `largest_batch`."""
     from rheobase.train.plan import duration
 
     rows = table("GPUs", "images each", "step", "waiting", "images/s", "efficiency", "all epochs", "one GPU's step")
@@ -153,15 +155,16 @@ def _print_forecast(recipe: "Recipe", forecast: "Forecast", here: str, largest_b
     sentences = [f"One GPU's step of {asked.batch} images is {asked.kind}: {asked.basis}, {forecast.precision}."]
     if forecast.pace is not None:
         sentences.append(
-            f"It is that of an {forecast.device} times {forecast.pace:.2f}, as the whole batch was timed here."
+            f"It is the step time of an {forecast.device} times {forecast.pace:.2f}, "
+            "because the whole batch was timed here."
         )
     if forecast.precision != recipe.precision:
-        sentences.append(f"With {recipe.precision} it takes another time.")
+        sentences.append(f"The time with {recipe.precision} differs.")
     if any(p.batch > largest_batch for p in forecast.predictions):
-        sentences.append(f"* These do not fit with memory={recipe.memory}.")
+        sentences.append(f"Batches marked * do not fit with memory={recipe.memory}.")
     if asked.gpus * asked.nodes > 1:
         sentences.append(
-            f"A step has {forecast.collectives} collectives of {forecast.bytes / 1e6:.3g} MB in all: it waits "
+            f"A step runs {forecast.collectives} collectives of {forecast.bytes / 1e6:.3g} MB in total. It waits "
             f"{1e3 * asked.statistics:.2g} ms for statistics and {1e3 * asked.gradients:.2g} ms for gradients."
         )
     print_wrapped(" ".join(sentences), rest="")

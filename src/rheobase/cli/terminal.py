@@ -1,4 +1,4 @@
-"""The terminal. Names, paths and messages come from files, so they are shown as they are: nothing in them acts."""
+"""The terminal. Names, paths and messages may come from untrusted files, so control characters in them are escaped."""
 
 import errno
 import os
@@ -9,11 +9,11 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-HIDDEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}  # kinds of characters: of control and format, halves of pairs, ends of lines
+HIDDEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}  # Unicode categories: control, format, surrogate, line and paragraph separator
 
 
 def one_line(text: str) -> str:
-    """The text with characters that a terminal would act on written out, ends of lines too."""
+    """Return the text with control characters and line breaks escaped."""
     return "".join(_written_out(c) if unicodedata.category(c) in HIDDEN else c for c in text)
 
 
@@ -22,7 +22,7 @@ def _written_out(character: str) -> str:
 
 
 class Terminal(Console):
-    """No markup, no emoji, and no control characters but the ends of lines. A closed pipe or window ends nothing."""
+    """A console without markup, emoji or control characters except line breaks. It survives a closed pipe or window."""
 
     def __init__(self, *, stderr: bool = False) -> None:
         super().__init__(highlight=False, soft_wrap=True, markup=False, emoji=False, stderr=stderr)
@@ -36,10 +36,10 @@ class Terminal(Console):
         except OSError as error:
             if error.errno != errno.EIO:
                 raise
-            self.on_broken_pipe()  # so does a terminal whose window was closed end
+            self.on_broken_pipe()  # the terminal window was closed
 
     def on_broken_pipe(self) -> None:
-        """Whoever read has gone away: a training goes on without."""
+        """Discard all further output: the reader is gone, but training goes on."""
         self.quiet = True
         with suppress(OSError, ValueError):
             nowhere = os.open(os.devnull, os.O_WRONLY)

@@ -1,4 +1,4 @@
-"""The commands that train and measure: demo, train, eval. `register` adds them to the command line."""
+"""The commands that train and measure: demo, train, eval."""
 
 import gc
 import os
@@ -23,6 +23,7 @@ from rheobase.cli.common import (
     NetworkArgument,
     PluginOption,
     SettingsOption,
+    add_command,
     command_line,
     console,
     errors,
@@ -39,45 +40,48 @@ if TYPE_CHECKING:
     from rheobase.train.distributed import Team
     from rheobase.train.runs import Run
 
-OutOption = Annotated[Path | None, typer.Option(help="Folder for the run; otherwise the first free runs/NAME-NUMBER.")]
-SIMULATED_NOTE = "its recordings are simulated: this says nothing about real ones"
+OutOption = Annotated[Path | None, typer.Option(help="Folder for the run; default: the first free runs/NAME-NUMBER.")]
+SIMULATED_NOTE = "the recordings are simulated, so this accuracy says nothing about real ones"
 
 
 class Frozen(StrEnum):
+    """The parts of a network that can be frozen."""
+
     body = "body"
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(demo)
-    app.command()(train)
-    app.command("eval")(evaluate)
+    """Add the commands to the app."""
+    add_command(app, demo)
+    add_command(app, train, "cifar10_resnet19_t2 --data cifar10 --set epochs=20")
+    add_command(app, evaluate, "runs/demo-1 --timesteps 2", name="eval")
 
 
 def demo(
     out: OutOption = None,
     device: DeviceOption = "auto",
-    seed: Annotated[int, typer.Option(help="Seed of all random numbers.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
 ) -> None:
-    """Train a small spiking network on the embedded hand-written digits: about a minute on two cores."""
+    """Train a small spiking network on the built-in handwritten digits, in about a minute on two cores."""
     with ended_by_ctrl_c():
         import torch
 
         from rheobase import recipes
 
-    torch.set_num_threads(1)  # the network is so small that a second thread only waits
+    torch.set_num_threads(1)  # the network is small: a second thread would only wait
     recipe = recipes.get("demo").changed([f"seed={seed}"])
-    console.print(f"{recipe.network}, {recipe.timesteps} timesteps, on 1797 hand-written digits")
+    console.print(f"{recipe.network}, {recipe.timesteps} timesteps, on 1797 handwritten digits")
     run = _fit(recipe, out=out, device=device)
     if not _leads():
         return
     deploy.deploy(run.folder)
-    console.print(f"report, for a browser: {analysis.write_report(run.folder)}")
+    console.print(f"wrote {analysis.write_report(run.folder)}; open it in a browser")
     print_next(
-        (command_line("eval", run.folder, "--timesteps", 2), "the same network with half the steps"),
-        (command_line("export", run.folder, "--to", "nir", "--int8"), "in integers, for neuromorphic hardware"),
-        ("rheobase train demo --set decay=0.5", "change the recipe"),
-        ("rheobase recipes", "the recipes of the paper"),
-        ("rheobase models", "the networks"),
+        (command_line("eval", run.folder, "--timesteps", 2), "run the network with half the timesteps"),
+        (command_line("export", run.folder, "--to", "nir", "--int8"), "export as int8 for neuromorphic hardware"),
+        ("rheobase train demo --set decay=0.5", "train with another setting"),
+        ("rheobase recipes", "list the recipes, those of the paper included"),
+        ("rheobase models", "list the networks"),
     )
 
 
@@ -89,38 +93,38 @@ def train(
     start: Annotated[
         str | None,
         typer.Option(
-            "--from", metavar="RUN|NAME|FILE", help=f"Begin with trained weights. {RUN_HELP} Or a converted network."
+            "--from", metavar="RUN|NAME|FILE", help=f"Start from trained weights. {RUN_HELP} Or a converted network."
         ),
     ] = None,
-    freeze: Annotated[Frozen | None, typer.Option(help="Train the head alone, of a network given by --from.")] = None,
-    keep_best: Annotated[bool, typer.Option("--keep-best", help="Keep the best epoch too, as RUN/best.")] = False,
-    resume: Annotated[Path | None, typer.Option(help="Continue the run in this folder.")] = None,
-    new_data: Annotated[bool, typer.Option("--new-data", help="Go on with other data of the same classes.")] = False,
-    go_on: Annotated[bool, typer.Option("--continue", help="Go on with what is in --out, or else start it.")] = False,
+    freeze: Annotated[Frozen | None, typer.Option(help="Train only the head of the network given by --from.")] = None,
+    keep_best: Annotated[bool, typer.Option("--keep-best", help="Also keep the best epoch, as RUN/best.")] = False,
+    resume: Annotated[Path | None, typer.Option(help="Resume the run in this folder.")] = None,
+    new_data: Annotated[bool, typer.Option("--new-data", help="Resume with other data of the same classes.")] = False,
+    go_on: Annotated[bool, typer.Option("--continue", help="Resume the run in --out, or start it there.")] = False,
     seeds: Annotated[
-        str | None, typer.Option(metavar="0,1,2", help="A run for each seed, one after the other.")
+        str | None, typer.Option(metavar="0,1,2", help="Train one run per seed, one after another.")
     ] = None,
     device: DeviceOption = "auto",
-    seed: Annotated[int | None, typer.Option(help="Seed of all random numbers.")] = None,
-    download: Annotated[bool, typer.Option("--download", help="Get the data set if it is not there.")] = False,
-    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write scalars for TensorBoard.")] = False,
+    seed: Annotated[int | None, typer.Option(help="Random seed.")] = None,
+    download: Annotated[bool, typer.Option("--download", help="Download the dataset if it is missing.")] = False,
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Also write metrics for TensorBoard.")] = False,
     save_every: Annotated[
-        float | None, typer.Option(min=0, help="Seconds between two checkpoints; 0: one after every epoch.")
+        float | None, typer.Option(min=0, help="Seconds between checkpoints; 0: after every epoch.")
     ] = None,
     patience: Annotated[
-        float | None, typer.Option(min=1, help="Seconds to wait for a process that does not answer, under torchrun.")
+        float | None, typer.Option(min=1, help="Under torchrun: seconds to wait for a process that does not respond.")
     ] = None,
-    parts: Annotated[bool, typer.Option("--parts", help="Cut files of checkpoints into parts of 15 MiB.")] = False,
+    parts: Annotated[bool, typer.Option("--parts", help="Split checkpoint files into parts of 15 MiB.")] = False,
     plugin: PluginOption = None,
 ) -> None:
-    """Train a network by a recipe."""
+    """Train a network as a recipe describes."""
     with ended_by_ctrl_c():
-        import_module("rheobase.train")  # and torch
+        import_module("rheobase.train")  # imports torch too
     from rheobase import recipes
     from rheobase.train.runs import Run
 
     if seed is not None and any(setting.startswith("seed=") for setting in settings or []):
-        raise ValueError("--seed and --set seed= say the same; leave one of them out")
+        raise ValueError("--seed and --set seed= mean the same; leave one of them out")
     changes = [*(settings or []), *([] if seed is None else [f"seed={seed}"])]
     changes += [] if freeze is None else [f"freeze={freeze}"]
     options: dict[str, Any] = {"data": data, "device": device, "download": download, "tensorboard": tensorboard}
@@ -131,16 +135,16 @@ def train(
     if patience is not None:
         options["patience"] = patience
     if new_data and resume is None and not go_on:
-        raise ValueError("--new-data is for a run that goes on; it needs --resume or --continue")
+        raise ValueError("--new-data is for a run that is resumed; add --resume or --continue")
     if resume is not None:
         if recipe or changes or out or go_on or seeds or start or keep_best:
             others = "RECIPE, --set, --seed, --seeds, --out, --continue, --from, --freeze and --keep-best"
-            raise ValueError(f"--resume continues a run as it began; leave out {others}")
+            raise ValueError(f"--resume continues a run unchanged; leave out {others}")
         run = _resume(resume, new_data=new_data, **options)
     elif recipe is None:
-        raise ValueError(f"which recipe? choose one of {', '.join(recipes.RECIPES)}, or --resume a run")
+        raise ValueError(f"no recipe given; choose one of {', '.join(recipes.RECIPES)}, or --resume a run")
     elif go_on and out is None:
-        raise ValueError("--continue needs --out, the folder of the run to start or to go on with")
+        raise ValueError("--continue needs --out, the folder of the run to start or resume")
     elif seeds is not None:
         if seed is not None:
             raise ValueError("--seed is for one run, --seeds for several; leave one of them out")
@@ -159,20 +163,20 @@ def train(
         assert folder is not None
         print_next(_fine_tuning(Run(folder), data))
         return
-    hints = [(command_line("eval", run.folder, data=data), "measure the network again")]
+    hints = [(command_line("eval", run.folder, data=data), "evaluate the network")]
     if run.recipe.neuron == "lif" and run.recipe.normalisation == "tdbn":
         hints.append(export_hint(run.folder, run.recipe))
     elif run.recipe.neuron in ("relu", "qcfs"):
         method = "qcfs" if run.recipe.neuron == "qcfs" else "calibrated"
         words = ["convert", run.folder, "--method", method, "--timesteps", 32]
-        hints.append((command_line(*words, data=data), "a spiking network of it"))
+        hints.append((command_line(*words, data=data), "convert it to a spiking network"))
     print_next(*hints)
 
 
 def _distinct(seeds: str) -> list[str]:
     found = [seed.strip() for seed in seeds.split(",")]
     if not all(seed.isdecimal() for seed in found) or len({int(seed) for seed in found}) < len(found):
-        raise ValueError(f"--seeds: expected different whole numbers with commas between them, got '{seeds}'")
+        raise ValueError(f"--seeds: expected different whole numbers separated by commas, got '{seeds}'")
     return found
 
 
@@ -205,7 +209,7 @@ def _start_or_go_on(
     keep_best: bool,
     **options: Any,
 ) -> "Run | None":
-    """The run of `recipe` in `out`, trained to its end; None, and a sentence, if it was at its end already."""
+    """Train `recipe` in `out` to its end and return the run; say so and return None if it is already finished."""
     from rheobase.train.standing import Standing, standing
 
     with _team(options) as team:
@@ -215,7 +219,9 @@ def _start_or_go_on(
             return None
         if found is Standing.UNFINISHED:
             if keep_best and out is not None and not (out / "best").is_dir():
-                raise ValueError(f"{out} holds a run that began without --keep-best; leave it out to go on with it")
+                raise ValueError(
+                    f"{out} holds a run that was started without --keep-best; leave it out to resume the run"
+                )
             return _fit(recipe, out=out, resume=True, new_data=new_data, **options)
         return _fit(recipe, out=out, start=start, keep_best=keep_best, **options)
 
@@ -231,7 +237,7 @@ def _fine_tuning(run: "Run", data: Path | None) -> tuple[str, str]:
 def _fit_several(
     chosen: "list[Recipe]", out: Path | None, again: Sequence[object], *, go_on: bool, start: str | None, **options: Any
 ) -> None:
-    """Train the same recipe from several seeds, in a folder each; what is there already is left as it is."""
+    """Train the same recipe with several seeds, one folder each. Finished runs are not trained again."""
     from rheobase.report.comparison import percent
     from rheobase.tasks.compare import Spread
     from rheobase.train.progress import process_seconds
@@ -242,12 +248,12 @@ def _fit_several(
     with folder_of_several(out, chosen[0].name, go_on=go_on, alone=_world() == 1) as whole, _team(options) as team:
         folders = [whole / f"seed-{recipe.seed}" for recipe in chosen]
         for folder, recipe in zip(folders, chosen, strict=True):
-            standing(folder, recipe, start, team)  # one that could not go on is found before the first one starts
+            standing(folder, recipe, start, team)  # find a run that cannot resume before the first one starts
         trained = False
         for i, (folder, recipe) in enumerate(zip(folders, chosen, strict=True)):
             if _leads():
                 console.print(f"seed {recipe.seed}, {i + 1} of {len(chosen)}")
-            gc.collect()  # the network before holds itself, and its memory, by a cycle of references
+            gc.collect()  # a reference cycle keeps the previous network, and its memory, alive
             words = [*again, "--out", whole, "--continue"]
             began = process_seconds() if i else 0.0
             run = _start_or_go_on(recipe, folder, go_on=True, start=start, again=words, began=began, **options)
@@ -261,7 +267,7 @@ def _fit_several(
     last = Spread.of([run[-1]["test_accuracy"] for run in rows])
     best = Spread.of([max(row["test_accuracy"] for row in run if "test_accuracy" in row) for run in rows])
     console.print(
-        f"{_tested(runs[0])} of {len(rows)} seeds: {percent(asdict(last))} % after the last epoch "
+        f"{_tested(runs[0])} over {len(rows)} seeds: {percent(asdict(last))} % after the last epoch "
         f"(best epoch {percent(asdict(best))} %)"
     )
     again_from = [] if trained else [_fine_tuning(runs[0], options["data"])]
@@ -271,13 +277,13 @@ def _fit_several(
 def evaluate(
     network: NetworkArgument,
     data: DataOption = None,
-    timesteps: Annotated[int | None, typer.Option(help="Other than the network was trained with.")] = None,
-    sweep: Annotated[bool, typer.Option("--sweep", help="At 1, 2, 4, ... timesteps, in one pass.")] = False,
+    timesteps: Annotated[int | None, typer.Option(help="Number of timesteps; default: as trained.")] = None,
+    sweep: Annotated[bool, typer.Option("--sweep", help="Evaluate at 1, 2, 4, ... timesteps in one pass.")] = False,
     device: DeviceOption = "auto",
     json: JsonOption = False,
     plugin: PluginOption = None,
 ) -> None:
-    """Measure a trained network on its test images."""
+    """Evaluate a trained network on its test images."""
     from rheobase.tasks.evaluate import evaluate_run
 
     if sweep:
@@ -288,8 +294,8 @@ def evaluate(
         print_json({"network": str(network), **asdict(found)})
         return
     _print_rates(found.firing_rates)
-    which = f"every {ordinal(found.held_out)} one, held out from training" if found.held_out else "all test images"
-    which = "training images, held out by the recipe" if found.holdout else which
+    which = f"every {ordinal(found.held_out)} image, held out from training" if found.held_out else "all test images"
+    which = "training images held out by the recipe" if found.holdout else which
     console.print(
         f"test accuracy {100 * found.accuracy:.2f} %  loss {found.loss:.4f}  on {found.images} images ({which})"
     )
@@ -304,7 +310,7 @@ def _sweep(network: Path, *, json: bool, **options: Any) -> None:
     if json:
         print_json({"network": str(network), "rows": [asdict(row) for row in found]})
         return
-    rows = table("timesteps", "test accuracy", "spikes per neuron and step", "energy per image, 45 nm")
+    rows = table("timesteps", "test accuracy", "spikes per neuron and timestep", "energy per image, 45 nm")
     for row in found:
         cells = (f"{100 * row.accuracy:.2f} %", f"{row.firing_rate:.3f}", f"{1e3 * row.joule:.3g} mJ")
         rows.add_row(str(row.timesteps), *cells)
@@ -312,13 +318,13 @@ def _sweep(network: Path, *, json: bool, **options: Any) -> None:
 
 
 def _world() -> int:
-    """How many processes torchrun started."""
+    """Return how many processes torchrun started."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 @contextmanager
 def _team(options: dict[str, Any]) -> "Iterator[Team]":
-    """The processes of this command."""
+    """Join the processes of this command into a team."""
     from rheobase.train import choose_device, distributed
 
     patience = options.get("patience", distributed.PATIENCE)
@@ -327,7 +333,7 @@ def _team(options: dict[str, Any]) -> "Iterator[Team]":
 
 
 def _leads() -> bool:
-    """Whether this process speaks for all that torchrun started."""
+    """Return whether this process prints for all processes that torchrun started."""
     return os.environ.get("RANK", "0") == "0"
 
 
@@ -341,7 +347,7 @@ def _fit(
     again: Sequence[object] = (),
     **options: Any,
 ) -> "Run":
-    """Train, and show how it went; `again` is the command that goes on after Ctrl-C, if not --resume."""
+    """Train and show the result. `again` is the command to continue after Ctrl-C, if it is not --resume."""
     from rheobase import train
     from rheobase.train.advice import on_cpu
     from rheobase.train.heap import keep_freed_memory
@@ -362,7 +368,7 @@ def _fit(
         _tell_how_to_go_on(str(stop), again or ("train", "--resume", stop.folder), data, stop.number)
     except KeyboardInterrupt as stop:
         if _leads():
-            errors.print("stopped at once: nothing was saved, and what was saved before is intact")
+            errors.print("stopped at once: nothing was saved; earlier checkpoints are intact")
         raise typer.Exit(exit_code(stop.args[0] if stop.args else signal.SIGINT, saved=False)) from None
     if _leads():
         _show(run)
@@ -370,15 +376,15 @@ def _fit(
 
 
 def _tell_how_to_go_on(what: str, words: Sequence[object], data: Path | None, number: int) -> NoReturn:
-    """End with the exit code of a run that the signal `number` stopped, and that was saved."""
+    """Exit with the code of a run that was saved after the signal `number` stopped it."""
     from rheobase.train.stopping import SIGNALS, exit_code
 
     for other in SIGNALS if _world() > 1 else []:
-        signal.signal(other, signal.SIG_IGN)  # torchrun ends the others when the first one has ended; all is saved
+        signal.signal(other, signal.SIG_IGN)  # torchrun ends the others after the first; all is saved
     if _leads():
         local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         launcher = f"torchrun --nproc-per-node {local} -m " if _world() > 1 else ""
-        line = "the same command, and --continue" if _world() > local else launcher + command_line(*words, data=data)
+        line = "the same command with --continue" if _world() > local else launcher + command_line(*words, data=data)
         errors.print(f"{what}; continue with: {line}")
     raise typer.Exit(exit_code(number, saved=True)) from None
 
@@ -386,7 +392,7 @@ def _tell_how_to_go_on(what: str, words: Sequence[object], data: Path | None, nu
 def _show(run: "Run") -> None:
     rows = run.rows()
     if not rows:
-        raise ValueError(f"{run.metrics} is not there, and the run is at its end: nothing to show")
+        raise ValueError(f"{run.metrics} is missing from a finished run; there is nothing to show")
     _print_rates(rows[-1]["firing_rates"])
     last, best = rows[-1], max((row for row in rows if "test_accuracy" in row), key=lambda row: row["test_accuracy"])
     console.print(
@@ -395,12 +401,12 @@ def _show(run: "Run") -> None:
     )
     if run.data.simulated:
         console.print(SIMULATED_NOTE)
-    console.print(f"run folder {run.folder}")
+    console.print(f"run folder: {run.folder}")
     if installed("matplotlib"):
         from rheobase.report.plots import learning_curves
 
         learning_curves(rows, run.folder / "curves.png")
-        console.print(f"learning curves {run.folder / 'curves.png'}")
+        console.print(f"learning curves: {run.folder / 'curves.png'}")
 
 
 def _tested(run: "Run") -> str:
@@ -408,7 +414,7 @@ def _tested(run: "Run") -> str:
 
 
 def _print_rates(rates: dict[str, float]) -> None:
-    rows = table("layer", last="spikes per neuron and step")
+    rows = table("layer", last="spikes per neuron and timestep")
     for layer, rate in rates.items():
         rows.add_row(layer, f"{rate:.3f}")
     console.print(rows, soft_wrap=False)

@@ -27,7 +27,7 @@ SHARD = 2**28  # bytes after which a new shard begins
 VERSION = 1
 SPLITS = ("train", "val")
 DAMAGE = (
-    SafetensorError, JSONDecodeError, KeyError, TypeError, IndexError, RuntimeError, UnicodeDecodeError,
+    SafetensorError, JSONDecodeError, KeyError, TypeError, IndexError, RuntimeError, UnicodeError,
     AttributeError, OverflowError, RecursionError,
 )  # fmt: skip
 
@@ -134,6 +134,8 @@ def read_index(path: Path) -> Listings:
             raise ValueError(f"{path} is of another version of rheobase; pack the images again")
         classes = tuple(map(str, about["classes"]))
         archives = [path.parent / str(name) for name in about["archives"]]
+        if any("\0" in str(archive) for archive in archives):
+            raise IndexError
         train, test = (_listing(split, tensors, archives, len(classes), path) for split in SPLITS)
     except OSError as error:
         raise ValueError(f"cannot read {path}: {error.strerror or error}; pack the images again") from None

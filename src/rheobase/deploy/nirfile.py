@@ -7,6 +7,7 @@ sizes beyond what the file could hold are refused, before any memory is spent on
 import zlib
 from dataclasses import dataclass
 from math import prod
+from os import SEEK_END
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from rheobase import limits
 from rheobase.deploy.pairs import pair, whole
 from rheobase.extras import need
-from rheobase.files import first_line
+from rheobase.files import first_line, open_plain
 
 Shape = tuple[int, ...]
 Values = dict[str, NDArray[Any]]
@@ -34,6 +35,8 @@ KINDS = {
 }
 NEURONS = ("LIF", "IF")
 MOST_TEXTS = 2**14  # in one array: edges, which are few
+ADDRESSES = (8, 8)  # bytes of an address and of a size, as HDF5 has them unless it is told otherwise
+REFERENCE = np.dtype([("length", "<u4"), ("address", "<u8"), ("index", "<u4")])  # to a text elsewhere in the file
 VALUE = 8  # bytes of memory for a value of a layer's output
 
 
@@ -113,11 +116,29 @@ class _Reader:
         self._pay(data)
         if data.chunks or data.size > MOST_TEXTS:  # compressed, few bytes would stand for many long texts
             raise ValueError(f"'{data.name}' has {data.size} texts, or keeps them in chunks")
+        if h5py.check_string_dtype(data.dtype).length is None:
+            self._measure(data)
         found = np.empty(data.shape, dtype=object)
         for place in np.ndindex(data.shape):  # one after the other: several may be the same text of the file
             found[place] = data.asstr()[place]
             self._spend(4 * len(found[place]), data.name)
         return found
+
+    @staticmethod
+    def _measure(data: Any) -> None:
+        """Raise a ValueError if a text claims more bytes than the file has: HDF5 allocates them before it looks."""
+        start = data.id.get_offset()
+        if start is None or data.file.id.get_create_plist().get_sizes() != ADDRESSES:
+            raise ValueError(f"'{data.name}' keeps its texts in an unusual way")
+        with open_plain(data.file.filename) as file:
+            size = file.seek(0, SEEK_END)
+            file.seek(start)
+            content = file.read(REFERENCE.itemsize * data.size)
+        if len(content) < REFERENCE.itemsize * data.size:
+            raise ValueError(f"'{data.name}' is cut short")
+        longest = np.frombuffer(content, REFERENCE)["length"].max(initial=0)
+        if longest > size:
+            raise ValueError(f"'{data.name}' claims a text of {longest} bytes, more than the file has")
 
     def text(self, parent: Any, name: str) -> str:
         return str(self.strings(parent, name).item())

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from rheobase import functional
 from rheobase.extras import installed
+from rheobase.kernels.fused import refuse_higher_derivatives
 
 
 def qcfs(x: Tensor, threshold: Tensor, levels: int) -> Tensor:
@@ -32,6 +33,7 @@ class Qcfs(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
         from rheobase.kernels import triton_qcfs
 
+        refuse_higher_derivatives()
         x, threshold = ctx.saved_tensors
         along_x, along_threshold = triton_qcfs.backward(x, _ordered_like(x, grads[0]), threshold, ctx.levels)
         return along_x, along_threshold.to(threshold.dtype), None

@@ -71,10 +71,11 @@ def measured(
     with torch.device("meta"):
         reach = fan_out(copy.deepcopy(network).to("meta"), info.shape)
     neurons = sum(reach.neurons.values())
-    half = device.type == "cuda" and not network.integer and half_will_do(network, info)
+    dtype = input_dtype(network)
+    half = device.type == "cuda" and dtype == torch.float32 and not network.integer and half_will_do(network, info)
     recipe = replace(recipe, precision="fp16" if half else "fp32")
     own, rows = copy.deepcopy(network), []
-    ready(own, recipe, device, input_dtype(network))
+    ready(own, recipe, device, dtype)
     with cudnn(benchmark=True), autocast(recipe, device):
         points = sweep(own, batches, timesteps)
     for point in points:
