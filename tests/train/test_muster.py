@@ -92,7 +92,8 @@ def messages(folder: Path, first: list[str], second: list[str]) -> list[str]:
         (
             ["--out=run", "--set=batch_size=1"],
             ["--out=run", "--set=batch_size=1"],
-            "error: 2 processes need at least as many images in a batch: the dataset has 1438, a batch 1",
+            "error: 2 processes need at least as many images in a batch: the dataset has 1438, a batch 1; "
+            "use fewer processes or a larger batch_size",
         ),
     ],
     ids=["recipe", "code", "folder", "standing", "data", "too few images"],
