@@ -194,8 +194,8 @@ def _resume(folder: Path, *, new_data: bool, **options: Any) -> "Run | None":
 def _tell_finished(folder: Path) -> None:
     from rheobase.train.runs import Run
 
-    recipe = Run(folder).recipe
     if _leads():
+        recipe = Run(folder).recipe
         console.print(f"{folder} is finished: {recipe.epochs} epochs of {recipe.name}, seed {recipe.seed}")
 
 

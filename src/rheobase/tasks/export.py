@@ -19,7 +19,6 @@ from rheobase.train.switches import cudnn
 
 CALIBRATION_IMAGES, SAMPLE_IMAGES = 256, 64
 
-
 CPU = torch.device("cpu")
 
 
@@ -54,11 +53,9 @@ def quantized(
 ) -> Network:
     """The network in integers, calibrated by training images on `device`; it is on the CPU then."""
     images = calibration_images(dataset, recipe)
+    timesteps = recipe.timesteps if images.ndim == 4 else None
     with cudnn(allow_tf32=False):
-        found = quantize(
-            copy.deepcopy(network).to(device), images, recipe.timesteps if images.ndim == 4 else None, tell
-        )
-    return found.cpu()
+        return quantize(copy.deepcopy(network).to(device), images, timesteps, tell).cpu()
 
 
 def calibration_images(dataset: Dataset, recipe: Recipe) -> Tensor:
