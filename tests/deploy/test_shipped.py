@@ -18,7 +18,7 @@ from rheobase.tasks.evaluate import evaluate_run
 from rheobase.train.record import checksum
 from rheobase.train.runs import Run, load_network
 from tools import ship
-from tools.readme import ROOT, tables
+from tools.results import ROOT, tables
 
 Found = dict[str, float]
 
