@@ -104,7 +104,7 @@ def judged(error: Exception, folder: Path) -> str:
     if "\n" in text.replace(TWO_LINES, ""):  # the terminal shows those of a name as \\n
         return f"several lines: {text[:200]!r}"
     named = str(folder) in text or any(path.name in text for path in folder.rglob("*"))
-    in_recipe = text.partition(":")[0] in SETTINGS or re.match(r"(unknown \w+|data set) '", text)
+    in_recipe = text.partition(":")[0] in SETTINGS or re.match(r"(unknown \w+|dataset) '", text)
     if not named and not in_recipe:
         return f"unnamed: {type(error).__name__}: {text[:200]!r}"
     return "refused"

@@ -5,12 +5,12 @@ from tempfile import TemporaryDirectory
 
 import torch
 
-from attack.few import few_digits
 from attack.targets import Target
 from attack.targets.networks import safetensors_file, same_header
 from attack.targets.runs import STRUCTURE, run_files, sums
 from rheobase import recipes
 from rheobase.data.feed import Feed
+from rheobase.data.sets.digits import digits
 from rheobase.deploy.formats import native
 from rheobase.tasks.convert import convert_run
 from rheobase.train.runs import Run, network_for
@@ -47,7 +47,7 @@ def start(folder: Path) -> None:
     """As `train --from` does."""
     (path,) = folder.iterdir()
     recipe = recipes.get("demo").changed(list(SPIKING))
-    dataset = few_digits()
+    dataset = digits()
     begins, feed = start_of(path), Feed(dataset, recipe, torch.device("cpu"), torch.float32, 0, 1)
     begins.load_into(network_for(recipe, dataset.info), recipe, feed)
 

@@ -12,7 +12,7 @@ import torch
 
 from rheobase.data.feed import generator
 from rheobase.train.runs import PLACE, Run
-from tests.story.plugin import Command
+from tests.story.plugin import Command, unfinished
 from tools.keep import keep
 
 pytestmark = pytest.mark.slow
@@ -69,6 +69,8 @@ def test_every_printed_command_works(pictures: Path, rheobase: Command) -> None:
 
 @pytest.mark.parametrize("own", [("neuron=relu", "timesteps=1"), ("reset=soft",)], ids=["converted", "soft reset"])
 def test_every_command_printed_of_other_networks_works(pictures: Path, rheobase: Command, own: tuple[str, ...]) -> None:
+    pytest.importorskip("onnx", reason="the extra rheobase[onnx] is not installed")
+    pytest.importorskip("onnxruntime", reason="the extra rheobase[onnx] is not installed")
     settings = [word for setting in own for word in ("--set", setting)]
     code, out, err = rheobase("train", "images_resnet19", "--data", pictures, *SETTINGS, *settings, "--out", "other")
     assert code == 0, err
@@ -122,6 +124,7 @@ def test_later_commands_know_where_the_data_are(
 
 def test_data_that_are_gone_are_asked_for(trained: Path, pictures: Path, rheobase: Command) -> None:
     pictures.rename("elsewhere")
+    unfinished(trained)
     for words in (("eval", trained), ("train", "--resume", trained)):
         code, _, err = rheobase(*words)
         assert code == 1

@@ -15,7 +15,7 @@ import torch
 from rheobase.deploy.formats import native
 from rheobase.train import checkpoint
 from rheobase.train.runs import Run
-from tests.story.plugin import COMMANDS, PLUGIN, Command
+from tests.story.plugin import COMMANDS, PLUGIN, Command, unfinished
 
 pytestmark = pytest.mark.slow
 
@@ -120,9 +120,9 @@ def test_a_run_keeps_the_source_and_notices_a_change(place: Path, rheobase: Comm
     }  # fmt: skip
     (source,) = Path("run/plugins").rglob("*.py")
     assert source.read_text() == PLUGIN
-    assert "changed" not in rheobase("train", "--resume", "run", "--plugin", "mine.py")[2]
+    assert "changed" not in rheobase("train", "--resume", unfinished(Path("run")), "--plugin", "mine.py")[2]
     Path("mine.py").write_text(f"{PLUGIN}\n# changed")
-    code, _, err = rheobase("train", "--resume", "run", "--plugin", "mine.py")
+    code, _, err = rheobase("train", "--resume", unfinished(Path("run")), "--plugin", "mine.py")
     assert code == 0
     assert "the network 'tiny' is not the one that run began with: mine.py has changed" in err
 
@@ -133,6 +133,7 @@ def test_a_hostile_run_folder_runs_nothing(place: Path, rheobase: Command) -> No
     Path("run/plugins.json").write_text(json.dumps([entry]))
     for copy in Path("run/plugins").rglob("*.py"):
         copy.write_text(Path("evil.py").read_text())
+    unfinished(Path("run"))
     for words in (("eval", "run"), ("train", "--resume", "run"), ("report", "run")):
         code, _, err = rheobase(*words)
         assert code == 1

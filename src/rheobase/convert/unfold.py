@@ -55,7 +55,8 @@ def unfold(network: Network, model: nn.Module, batches: Iterable[Tensor], timest
 
 
 def _copy(path: str, synapse: Any, node: Any) -> None:
-    if getattr(synapse, "weight", node.weight[:0]).shape != node.weight.shape:
+    own, given = (getattr(getattr(layer, "weight", None), "shape", None) for layer in (synapse, node))
+    if own is None or own != given:
         raise ValueError(f"the synapses of {path} have other shapes")
     synapse.weight.copy_(node.weight)
 

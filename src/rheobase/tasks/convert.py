@@ -35,7 +35,10 @@ def convert_run(
     few = None
     if method != "qcfs":
         few = calibration_images(run.open_data(data), run.recipe, images, seed).to(where)
-    network = convert(model, method, timesteps, few, **options).cpu()
+    try:
+        network = convert(model, method, timesteps, few, **options).cpu()
+    except ValueError as error:
+        raise ValueError(f"{run.folder}: {error}") from None
     network.info.update(About(spiking_recipe(run.recipe, network, timesteps), run.data).as_dict())
     network.info["converted"] = {
         "from": run.folder.name,
