@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from rheobase import __version__, plugins
-from rheobase.cli import analysis, compare, data, deploy, lists, plan, train
+from rheobase.cli import analysis, compare, data, deploy, evaluate, lists, plan, train
 from rheobase.cli.common import errors
 from rheobase.cli.terminal import one_line
 
@@ -38,7 +38,7 @@ def _options(
 ) -> None: ...
 
 
-for group in (train, compare, lists, plan, data, deploy, analysis):
+for group in (train, evaluate, compare, lists, plan, data, deploy, analysis):
     group.register(app)
 
 

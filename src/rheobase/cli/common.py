@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 console, errors = Terminal(), Terminal(stderr=True)
 PATIENCE = 5.0  # seconds without a word
+SIMULATED_NOTE = "the recordings are simulated, so this accuracy says nothing about real ones"
 
 DataOption = Annotated[Path | None, typer.Option(help="Folder with the dataset, or with your own images.")]
 DeviceOption = Annotated[str, typer.Option(help="Device to use: auto, cpu, cuda or cuda:N.")]
@@ -89,6 +90,14 @@ def print_wrapped(text: str, first: str = "", rest: str = "  ") -> None:
     """Print a paragraph wrapped between words. `first` indents the first line, `rest` all others."""
     if text:
         console.print(fill(text, console.width, initial_indent=first, subsequent_indent=rest))
+
+
+def print_rates(rates: dict[str, float]) -> None:
+    """Print the firing rate of every layer."""
+    rows = table("layer", last="spikes per neuron and timestep")
+    for layer, rate in rates.items():
+        rows.add_row(layer, f"{rate:.3f}")
+    console.print(rows, soft_wrap=False)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The commands that train and measure: demo, train, eval."""
+"""The commands that train: demo, train."""
 
 import gc
 import os
@@ -17,10 +17,9 @@ from rheobase.cli import analysis, deploy
 from rheobase.cli.common import (
     RECIPE_HELP,
     RUN_HELP,
+    SIMULATED_NOTE,
     DataOption,
     DeviceOption,
-    JsonOption,
-    NetworkArgument,
     PluginOption,
     SettingsOption,
     add_command,
@@ -28,10 +27,8 @@ from rheobase.cli.common import (
     console,
     errors,
     export_hint,
-    ordinal,
-    print_json,
     print_next,
-    table,
+    print_rates,
 )
 from rheobase.extras import ended_by_ctrl_c, installed
 
@@ -41,7 +38,6 @@ if TYPE_CHECKING:
     from rheobase.train.runs import Run
 
 OutOption = Annotated[Path | None, typer.Option(help="Folder for the run; default: the first free runs/NAME-NUMBER.")]
-SIMULATED_NOTE = "the recordings are simulated, so this accuracy says nothing about real ones"
 
 
 class Frozen(StrEnum):
@@ -54,7 +50,6 @@ def register(app: typer.Typer) -> None:
     """Add the commands to the app."""
     add_command(app, demo)
     add_command(app, train, "cifar10_resnet19_t2 --data cifar10 --set epochs=20")
-    add_command(app, evaluate, "runs/demo-1 --timesteps 2", name="eval")
 
 
 def demo(
@@ -274,49 +269,6 @@ def _fit_several(
     print_next((command_line("compare", whole), "compare the runs"), *again_from)
 
 
-def evaluate(
-    network: NetworkArgument,
-    data: DataOption = None,
-    timesteps: Annotated[int | None, typer.Option(help="Number of timesteps; default: as trained.")] = None,
-    sweep: Annotated[bool, typer.Option("--sweep", help="Evaluate at 1, 2, 4, ... timesteps in one pass.")] = False,
-    device: DeviceOption = "auto",
-    json: JsonOption = False,
-    plugin: PluginOption = None,
-) -> None:
-    """Evaluate a trained network on its test images."""
-    from rheobase.tasks.evaluate import evaluate_run
-
-    if sweep:
-        _sweep(network, data=data, timesteps=timesteps, device=device, json=json)
-        return
-    found = evaluate_run(network, data=data, timesteps=timesteps, device=device)
-    if json:
-        print_json({"network": str(network), **asdict(found)})
-        return
-    _print_rates(found.firing_rates)
-    which = f"every {ordinal(found.held_out)} image, held out from training" if found.held_out else "all test images"
-    which = "training images held out by the recipe" if found.holdout else which
-    console.print(
-        f"test accuracy {100 * found.accuracy:.2f} %  loss {found.loss:.4f}  on {found.images} images ({which})"
-    )
-    if found.simulated:
-        console.print(SIMULATED_NOTE)
-
-
-def _sweep(network: Path, *, json: bool, **options: Any) -> None:
-    from rheobase.tasks.sweep import sweep_network
-
-    found = sweep_network(network, **options)
-    if json:
-        print_json({"network": str(network), "rows": [asdict(row) for row in found]})
-        return
-    rows = table("timesteps", "test accuracy", "spikes per neuron and timestep", "energy per image, 45 nm")
-    for row in found:
-        cells = (f"{100 * row.accuracy:.2f} %", f"{row.firing_rate:.3f}", f"{1e3 * row.joule:.3g} mJ")
-        rows.add_row(str(row.timesteps), *cells)
-    console.print(rows, soft_wrap=False)
-
-
 def _world() -> int:
     """Return how many processes torchrun started."""
     return int(os.environ.get("WORLD_SIZE", "1"))
@@ -393,7 +345,7 @@ def _show(run: "Run") -> None:
     rows = run.rows()
     if not rows:
         raise ValueError(f"{run.metrics} is missing from a finished run; there is nothing to show")
-    _print_rates(rows[-1]["firing_rates"])
+    print_rates(rows[-1]["firing_rates"])
     last, best = rows[-1], max((row for row in rows if "test_accuracy" in row), key=lambda row: row["test_accuracy"])
     console.print(
         f"{_tested(run)} {100 * last['test_accuracy']:.2f} % after the last epoch and {last['elapsed']:.0f} s "
@@ -411,10 +363,3 @@ def _show(run: "Run") -> None:
 
 def _tested(run: "Run") -> str:
     return "accuracy on held-out training images" if run.data.holdout else "test accuracy"
-
-
-def _print_rates(rates: dict[str, float]) -> None:
-    rows = table("layer", last="spikes per neuron and timestep")
-    for layer, rate in rates.items():
-        rows.add_row(layer, f"{rate:.3f}")
-    console.print(rows, soft_wrap=False)

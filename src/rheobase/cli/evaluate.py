@@ -1,0 +1,70 @@
+"""The command that measures a trained network: eval. `register` adds it to the command line."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from rheobase.cli.common import (
+    SIMULATED_NOTE,
+    DataOption,
+    DeviceOption,
+    JsonOption,
+    NetworkArgument,
+    PluginOption,
+    add_command,
+    console,
+    ordinal,
+    print_json,
+    print_rates,
+    table,
+)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the app."""
+    add_command(app, evaluate, "runs/demo-1 --timesteps 2", name="eval")
+
+
+def evaluate(
+    network: NetworkArgument,
+    data: DataOption = None,
+    timesteps: Annotated[int | None, typer.Option(help="Number of timesteps; default: as trained.")] = None,
+    sweep: Annotated[bool, typer.Option("--sweep", help="Evaluate at 1, 2, 4, ... timesteps in one pass.")] = False,
+    device: DeviceOption = "auto",
+    json: JsonOption = False,
+    plugin: PluginOption = None,
+) -> None:
+    """Evaluate a trained network on its test images."""
+    from rheobase.tasks.evaluate import evaluate_run
+
+    if sweep:
+        _sweep(network, data=data, timesteps=timesteps, device=device, json=json)
+        return
+    found = evaluate_run(network, data=data, timesteps=timesteps, device=device)
+    if json:
+        print_json({"network": str(network), **asdict(found)})
+        return
+    print_rates(found.firing_rates)
+    which = f"every {ordinal(found.held_out)} image, held out from training" if found.held_out else "all test images"
+    what = "test accuracy"
+    if found.holdout:
+        what, which = "accuracy", "training images held out by the recipe"
+    console.print(f"{what} {100 * found.accuracy:.2f} %  loss {found.loss:.4f}  on {found.images} images ({which})")
+    if found.simulated:
+        console.print(SIMULATED_NOTE)
+
+
+def _sweep(network: Path, *, json: bool, **options: Any) -> None:
+    from rheobase.tasks.sweep import sweep_network
+
+    found = sweep_network(network, **options)
+    if json:
+        print_json({"network": str(network), "rows": [asdict(row) for row in found]})
+        return
+    rows = table("timesteps", "test accuracy", "spikes per neuron and timestep", "energy per image, 45 nm")
+    for row in found:
+        cells = (f"{100 * row.accuracy:.2f} %", f"{row.firing_rate:.3f}", f"{1e3 * row.joule:.3g} mJ")
+        rows.add_row(str(row.timesteps), *cells)
+    console.print(rows, soft_wrap=False)
