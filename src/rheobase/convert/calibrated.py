@@ -17,6 +17,7 @@ from rheobase.deploy.network import Network
 
 VALUES = 4096  # of a channel, to choose its threshold by
 CANDIDATES = 100  # thresholds, in equal steps up to the largest activation
+ROUNDS = 4  # of the bias: a channel that is partly silent makes up for a part of what it lacks only
 
 
 def calibrated(graph: Network, images: Tensor, timesteps: int, *, spread: bool = False) -> Choice:
@@ -31,8 +32,9 @@ def calibrated(graph: Network, images: Tensor, timesteps: int, *, spread: bool =
         choice.neurons[name] = neurons = Neurons(threshold, initial=0.0 if at_rest else threshold / 2)
         if synapse is not None:
             shift = threshold.double() / 2 / timesteps if at_rest else torch.zeros_like(wanted)
-            layers.shifts[synapse] = shift.to(threshold.dtype)
-            shift += wanted - layers.fire(name, neurons, choice.reset)
+            for _ in range(ROUNDS):
+                choice.shifts[synapse] = layers.shifts[synapse] = shift.to(threshold.dtype)
+                shift = shift + wanted - layers.fire(name, neurons, choice.reset)
             choice.shifts[synapse] = layers.shifts[synapse] = shift.to(threshold.dtype)
         layers.fire(name, neurons, choice.reset)
     return choice
