@@ -303,7 +303,7 @@ def test_convert_then_export_verify_and_predict(relu, tmp_path):
     assert result.exit_code == 0, result.output
     np.save(tmp_path / "image.npy", np.zeros((1, 8, 8), np.float32))
     assert "%" in call("predict", made, tmp_path / "image.npy").output
-    with pytest.raises(ValueError, match="whose neurons know no soft reset"):
+    with pytest.raises(ValueError, match="whose neurons cannot have a soft reset"):
         call("export", made, "--to", "nir", "--out", tmp_path / "network.nir")
     assert not (tmp_path / "network.nir").exists()
 
@@ -329,7 +329,7 @@ def test_what_needs_spikes_says_of_a_relu_network_to_convert_it(relu, here, argu
     before = sorted(relu.iterdir())
     code, output, messages = here(arguments[0], str(relu), *arguments[1:])
     assert (code, output) == (1, "")
-    assert "; make a spiking network of it with `rheobase convert`, and give that file" in messages
+    assert "; turn the network into a spiking one with `rheobase convert`, and give that file" in messages
     assert sorted(relu.iterdir()) == before
 
 

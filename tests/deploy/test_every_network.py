@@ -141,7 +141,7 @@ def test_nir_files_fire_the_same_spikes(tmp_path: Path, block, neuron, form):
 def test_what_nir_cannot_say_is_one_sentence(tmp_path: Path, neuron, what):
     network = made(SEWBlock, neuron)
     with pytest.raises(
-        ValueError, match=f"^cannot express 'soma' in NIR.* export to onnx or native, which have {what}$"
+        ValueError, match=f"^cannot express 'soma' in NIR, whose neurons cannot have {what}; export to onnx or native"
     ):
         rheobase_nir.write(network, tmp_path / "net.nir", SHAPE)
     assert not list(tmp_path.iterdir())

@@ -188,7 +188,7 @@ def test_an_operation_that_cannot_be_mapped_is_named():
             return self.inner(s) * 2
 
     for block, words in [
-        (Doubled(), "'add' in body.0 .* adds what is in the sum already"),
+        (Doubled(), "'add' in body.0 .* adds the same value twice"),
         (Conditional(), "body.0"),
         (Wrapper(), "'mul' in body.0"),
     ]:
@@ -277,7 +277,7 @@ def test_layers_may_be_called_input_and_output(names):
 
 
 def test_a_node_cannot_be_called_input():
-    with pytest.raises(ValueError, match="node 'input': the name is that of the network's own input"):
+    with pytest.raises(ValueError, match="node 'input': this is the name of the network's input"):
         Network({"input": nn.Flatten()}, {"input": ["input"]})
 
 
@@ -333,7 +333,7 @@ def test_a_network_that_yields_a_sum_is_refused():
             s = self.soma(self.stem(x)).mean((-2, -1))
             return self.a(s) + self.b(s)
 
-    with pytest.raises(ValueError, match=r"^fold: expected one layer that yields the logits, got a, b$"):
+    with pytest.raises(ValueError, match=r"^fold: expected one layer that computes the logits, got a, b$"):
         fold(TwoHeads())
 
 
@@ -342,7 +342,7 @@ def test_normalisations_of_their_own_kind_are_refused():
         def current(self, *xs):
             return super().current(*xs) / 2
 
-    with pytest.raises(ValueError, match=r"^fold: 1 \(Half\) computes in a way of its own"):
+    with pytest.raises(ValueError, match=r"^fold: 1 \(Half\) overrides the computation of its base class"):
         fold(nn.Sequential(Conv2d(2, 3, 3), Half(3), Soma(3, normalize=False)))
     with pytest.raises(ValueError, match=r"^fold: 1 expects 2 branches, got 1$"):
         fold(nn.Sequential(Conv2d(2, 3, 3), TdBN(3, branches=2), Soma(3, normalize=False)))

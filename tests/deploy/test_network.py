@@ -44,7 +44,7 @@ def test_a_state_of_another_batch_or_network_is_refused() -> None:
     network = _network("neurons", torch.tensor([0.4, 0.4, 0.4]))
     one, two = torch.randn(1, 3, 6, 7, dtype=torch.float64), torch.randn(2, 3, 6, 7, dtype=torch.float64)
     _, state = network.step(one)
-    with pytest.raises(ValueError, match=r"^the state of 'neurons' has the shape \[1, 3, 6, 7\], this step needs"):
+    with pytest.raises(ValueError, match=r"^the state of 'neurons' has the shape \[1, 3, 6, 7\], but this step needs"):
         network.step(two, state)
     with pytest.raises(ValueError, match="the state has no potential of 'neurons'"):
         network.step(one, {})
@@ -67,7 +67,7 @@ def test_every_node_sums_its_inputs() -> None:
         values = dict(Network(halves | {name: node}, wiring).run(x))
         expected = node((values["one"] + values["two"]).flatten(0, 1)).unflatten(0, (4, 2))
         torch.testing.assert_close(values[name], expected, rtol=0, atol=1e-12)
-    with pytest.raises(ValueError, match=r"^node 'one': an input that counts twice; put the factor into a synapse"):
+    with pytest.raises(ValueError, match=r"^node 'one': it has the same input twice; double it in a synapse"):
         Network({"one": kinds["pool"]}, {"one": [INPUT, INPUT]})
     with pytest.raises(ValueError, match=r"^node 'one': expected at least one input, got none$"):
         Network({"one": kinds["pool"]}, {"one": []})
@@ -105,7 +105,7 @@ def test_many_branches_are_summed_whoever_scales_them() -> None:
 def test_settings_of_neurons_fit_their_channels() -> None:
     for name in ("decay", "initial"):
         options = {"decay": 0.5} | {name: torch.zeros(2)}
-        with pytest.raises(ValueError, match=rf"^LIF: expected a number as {name}, or 3, got \[2\]$"):
+        with pytest.raises(ValueError, match=rf"^LIF: expected one {name}, or 3, got the shape \[2\]$"):
             LIF(v_th=torch.ones(3), **options)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"^unknown reset 'half'; choose one of hard, soft$"):
         LIF(0.5, torch.ones(3), reset="half")

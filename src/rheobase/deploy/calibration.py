@@ -1,4 +1,4 @@
-"""A network and its integer version at work side by side, layer by layer, while the latter is being made."""
+"""Run a network and its integer version side by side, layer by layer, while the integer version is being made."""
 
 import copy
 from collections.abc import Mapping, Sequence
@@ -10,34 +10,35 @@ from torch import Tensor, nn
 from rheobase.deploy.lower import node_shapes
 from rheobase.deploy.network import INPUT, LIF, Network
 
-MEMORY = 2**28  # bytes for the spikes of the widest layer, which take one each
+MEMORY = 2**28  # bytes for the spikes of the widest layer, one byte per spike
 BATCH = 16  # images that run at once
-PLACES, VALUES = 8192, 2**25  # at most so many places in a layer's output are looked at, and values of their inputs
+PLACES, VALUES = 8192, 2**25  # most positions of a layer's output that are sampled, and most input values for them
 
-Pair = tuple[Tensor, Tensor]  # of the exact network, and of its integer version
-Places = tuple[Tensor, ...]  # step, image, row and column
+Pair = tuple[Tensor, Tensor]  # one of the exact network, one of its integer version
+Places = tuple[Tensor, ...]  # timestep, image, row and column
 
 
 class Calibration:
-    """`exact` is a network of convolutions and neurons, for `images` [T, N, C, H, W] in multiples of its input unit.
+    """The activity of both versions on calibration images.
 
-    T is 1 where all steps see the same.
+    `exact` consists of convolutions and neurons. `images` [T, N, C, H, W] are in multiples of its input unit. T is 1 if
+    all timesteps see the same image.
     """
 
     def __init__(self, exact: Network, images: Tensor, timesteps: int) -> None:
         self.inputs_of, self.timesteps = exact.inputs, timesteps
-        self.nodes = dict(copy.deepcopy(exact).float().nodes)  # fast; a spike that flips does not matter here
-        self.until: dict[str, str] = {}  # whose spikes are needed up to which layer
+        self.nodes = dict(copy.deepcopy(exact).float().nodes)  # float32 is fast; a flipped spike does not matter here
+        self.until: dict[str, str] = {}  # the last layer that needs the spikes of each source
         for name, node in exact.nodes.items():
             for synapse in exact.inputs[name] if isinstance(node, LIF) else (name,):
                 self.until |= dict.fromkeys(exact.inputs[synapse], name)
         widest = max(prod(shape) for shape in node_shapes(exact, tuple(images.shape[2:])).values())
         few = min(images.shape[1], max(1, MEMORY // (widest * timesteps)))
-        images = images[:, (torch.arange(few) * images.shape[1] // few).to(images.device)]  # from everywhere
+        images = images[:, (torch.arange(few) * images.shape[1] // few).to(images.device)]  # evenly spaced
         self.sent: dict[str, Pair] = {INPUT: (images, images.round())}
 
     def inputs(self, synapses: Mapping[str, nn.Conv2d]) -> dict[str, Pair]:
-        """What every synapse of one layer reads, [P, C * kernel], at the same places of the layer."""
+        """Return the inputs [P, C * kernel] of every synapse of a layer, at the same P positions of its output."""
         sent = {name: (self._sent_to(name, 0), self._sent_to(name, 1)) for name in synapses}
         name, conv = next(iter(synapses.items()))
         steps = max(len(exact) for exact, _ in sent.values())
@@ -49,13 +50,13 @@ class Calibration:
         return {name: (exact, integer) for name, (exact, integer) in reads.items()}
 
     def fire(self, name: str, nodes: Mapping[str, nn.Module]) -> None:
-        """Let that layer of neurons fire; `nodes` has its integer version."""
+        """Let this layer of neurons fire in both versions. `nodes` holds the integer one."""
         self.sent[name] = self._spikes(name, self.nodes, 0), self._spikes(name, nodes, 1)
         for source in [source for source, last in self.until.items() if last == name]:
             del self.sent[source]
 
     def _sent_to(self, synapse: str, version: int) -> Tensor:
-        """The sum of what its sources send."""
+        """Return the sum of the outputs of its sources."""
         first, *others = (self.sent[source][version] for source in self.inputs_of[synapse])
         return sum((x.to(torch.uint8) for x in others), start=first.to(torch.uint8)) if others else first
 
@@ -73,14 +74,14 @@ class Calibration:
 
 
 def _size(conv: nn.Conv2d, size: Sequence[int]) -> list[int]:
-    """Height and width of what the convolution makes of images of that size."""
+    """Return height and width of the convolution's output for images of this size."""
     assert not isinstance(conv.padding, str)
     windows = zip(size, conv.padding, conv.dilation, conv.kernel_size, conv.stride, strict=True)
     return [(n + 2 * p - d * (k - 1) - 1) // s + 1 for n, p, d, k, s in windows]
 
 
 def _places(shape: tuple[int, ...], most: int) -> Places:
-    """Of an output [T, N, H, W]: all, or so many at random, always the same ones."""
+    """Return all positions of an output [T, N, H, W], or at most `most` of them, drawn with a fixed seed."""
     total = prod(shape)
     chosen = torch.arange(total)
     if total > most:
@@ -89,13 +90,13 @@ def _places(shape: tuple[int, ...], most: int) -> Places:
 
 
 def _read(x: Tensor, conv: nn.Conv2d, where: Places) -> Tensor:
-    """What the convolution sees of x [T, N, C, H, W] at those places of its output: [P, C * kernel]."""
+    """Return the part of x [T, N, C, H, W] that the convolution reads for each of P outputs: [P, C * kernel]."""
     assert not isinstance(conv.padding, str)
     step, image, row, column = (index[:, None, None] for index in where)
     (top, left), (height, width) = conv.padding, conv.kernel_size
     padded = nn.functional.pad(x, (left, left, top, top))
     rows = row * conv.stride[0] + torch.arange(height, device=x.device)[:, None] * conv.dilation[0]
     columns = column * conv.stride[1] + torch.arange(width, device=x.device) * conv.dilation[1]
-    # [P, kernel, C]; a step that all share is there once
+    # [P, kernel, C]; if all timesteps share one image, x holds it once
     read = padded[step % len(x), image, :, rows, columns].permute(0, 3, 1, 2).flatten(1)
     return read if read.is_floating_point() else read.float()
