@@ -121,8 +121,8 @@ def recipes() -> str:
     """Write the page of the recipes and the settings that they change."""
     parts = [
         "# Recipes",
-        "A recipe holds everything that decides the outcome of a run: `rheobase train NAME`. The tables list the settings "
-        "that differ from the [defaults](settings.md). `--set KEY=VALUE` changes any setting.",
+        "A recipe holds everything that decides the outcome of a run: `rheobase train NAME`. The tables list the "
+        "settings that differ from the [defaults](settings.md). `--set KEY=VALUE` changes any setting.",
     ]
     for name, function in RECIPES.items():
         changed = [s for s in settings(get(name)) if s.changed]

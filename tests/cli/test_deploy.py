@@ -329,7 +329,7 @@ def test_what_needs_spikes_says_of_a_relu_network_to_convert_it(relu, here, argu
     before = sorted(relu.iterdir())
     code, output, messages = here(arguments[0], str(relu), *arguments[1:])
     assert (code, output) == (1, "")
-    assert "; turn the network into a spiking one with `rheobase convert`, and give that file" in messages
+    assert "; make a spiking network of it with `rheobase convert`, and give that file" in messages
     assert sorted(relu.iterdir()) == before
 
 

@@ -1,8 +1,8 @@
 """Compile the Triton kernels ahead of time, without a GPU: python tests/kernels/compile_kernels.py 80 90
 
 This runs in a process of its own, because Triton reads TRITON_INTERPRET when a kernel is defined. The launchers are
-called with tensors on the CPU. Each launch is replaced by a compilation for the given architectures, so the variants are
-those of real calls.
+called with tensors on the CPU. Each launch is replaced by a compilation for the given architectures, so the variants
+are those of real calls.
 """
 
 import sys

@@ -127,5 +127,5 @@ def test_mistakes(run: Run, tmp_path: Path) -> None:
         convert_run(spiking, "rmp", 4)
     with pytest.raises(ValueError, match="method qcfs needs a network that was trained with neuron=qcfs"):
         convert_run(run, "qcfs", 4)
-    with pytest.raises(ValueError, match="do not spike; turn the network into a spiking one with `rheobase convert`"):
+    with pytest.raises(ValueError, match="do not spike; make a spiking network of it with `rheobase convert`"):
         sweep_network(run.folder)

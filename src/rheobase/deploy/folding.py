@@ -252,7 +252,7 @@ def same_neurons(path: str, soma: Soma) -> LIF:
     """Return the neurons of a soma, without normalisation."""
     if isinstance(soma, ReluSoma):
         raise ValueError(
-            f"fold: the neurons of {path} ({type(soma).__name__}) do not spike; turn the network into a spiking one "
+            f"fold: the neurons of {path} ({type(soma).__name__}) do not spike; make a spiking network of it "
             "with `rheobase convert`, and give that file"
         )
     if not fires_as_lif(soma):

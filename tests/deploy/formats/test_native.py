@@ -101,9 +101,9 @@ def test_files_of_plain_neurons_are_those_of_earlier_versions(tmp_path):
         (lambda nodes, _: nodes.append(7), "not subscriptable"),
         (
             lambda _, tensors: tensors.update({"stem.weight": tensors["stem.weight"] / 0}),
-            "stem.weight must hold finite",
+            "stem.weight must hold",
         ),
-        (lambda _, tensors: tensors.update({"stem.weight": tensors["stem.weight"].long()}), "stem.weight must hold finite"),
+        (lambda _, tensors: tensors.update({"stem.weight": tensors["stem.weight"].long()}), "stem.weight must hold"),
         (lambda _, tensors: tensors.update({"stem.weight": tensors["stem.weight"].float()}), "weights of one type"),
         (lambda nodes, _: pool(nodes).update(divisor_override=0), "divisor_override: expected a whole number"),
         (lambda nodes, _: pool(nodes).update(padding=[9, 9]), "more than half of its kernel"),
