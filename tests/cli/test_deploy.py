@@ -334,5 +334,5 @@ def test_what_needs_spikes_says_of_a_relu_network_to_convert_it(relu, here, argu
 
 
 def test_only_relu_networks_are_converted(run):
-    with pytest.raises(ValueError, match="are no ReLU; give a network that was trained with neuron=relu"):
+    with pytest.raises(ValueError, match="are not ReLUs; give a network that was trained with neuron=relu"):
         call("convert", run, "--method", "rmp", "--timesteps", 5)

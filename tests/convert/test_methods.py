@@ -118,7 +118,7 @@ def test_mistakes(method: str, options: dict[str, Any], sentence: str) -> None:
 
 @pytest.mark.parametrize("method", RELU)
 def test_networks_of_qcfs_have_their_own_method(method: str) -> None:
-    with pytest.raises(ValueError, match="has thresholds of its own; convert it by the method qcfs"):
+    with pytest.raises(ValueError, match="has thresholds of its own; convert it with the method qcfs"):
         convert(relu_net(soma=QcfsSoma), method, 4, images(3, 2, 8))
 
 

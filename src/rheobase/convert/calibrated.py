@@ -1,11 +1,12 @@
-"""Calibration for a given number of steps, layer by layer.
+"""Calibrate thresholds and biases layer by layer, for a given number of timesteps.
 
 Half a threshold is added, so that the number of spikes is rounded to the nearest instead of down (Deng & Gu 2021,
-Optimal conversion of conventional artificial neural networks to spiking neural networks). They spread it over the
-steps; here neurons start with it, unless they have to start at 0, as those that are trained. The threshold is the one
-with which rounded activations differ least from those of the ReLU network, and a bias gives every channel the mean
-activation that it lacks (Li et al. 2021, A free lunch from ANN: towards efficient, accurate spiking neural networks
-calibration; its light version).
+Optimal conversion of conventional artificial neural networks to spiking neural networks). Deng & Gu spread it over the
+timesteps. Here, neurons start with it, unless they must start at 0, like neurons that will be trained.
+
+The threshold minimises the difference between rounded activations and those of the ReLU network. A bias adds the mean
+activation that each channel lacks (the light version of Li et al. 2021, A free lunch from ANN: towards efficient,
+accurate spiking neural networks calibration).
 """
 
 import torch
@@ -15,12 +16,12 @@ from rheobase.convert.graph import Choice, Neurons
 from rheobase.convert.layers import Layers, channel_means
 from rheobase.deploy.network import Network
 
-VALUES = 2**18  # of a layer, to choose its threshold by
-CANDIDATES = 100  # thresholds, in equal steps up to the largest activation
+VALUES = 2**18  # activations of a layer that its threshold is chosen by
+CANDIDATES = 100  # thresholds to choose from, equally spaced up to the largest activation
 
 
 def calibrated(graph: Network, images: Tensor, timesteps: int, *, spread: bool = False) -> Choice:
-    """For this number of `timesteps` alone; with `spread`, for neurons that start at 0."""
+    """Choose thresholds and biases for this number of `timesteps` only. With `spread`, neurons start at 0."""
     relu, layers, choice = Layers(graph, images, 1), Layers(graph, images, timesteps), Choice()
     for name, _ in zip(layers, relu, strict=True):
         activations = [current.relu() for current in relu.currents(name)]
@@ -39,10 +40,10 @@ def calibrated(graph: Network, images: Tensor, timesteps: int, *, spread: bool =
 
 
 def best_threshold(activations: Tensor, timesteps: int) -> float:
-    """The one for which threshold / timesteps * (0 to timesteps spikes) comes closest, in mean squares."""
+    """Return the threshold whose levels, threshold * spikes / timesteps, have the least mean squared error."""
     largest = activations.max().item()
     if largest == 0:
-        return 1.0  # a silent layer: any threshold will do
+        return 1.0  # for a silent layer, any threshold will do
     candidates = largest * torch.arange(1, CANDIDATES + 1, dtype=torch.float64) / CANDIDATES
     errors = []
     for threshold in candidates.tolist():
@@ -52,7 +53,7 @@ def best_threshold(activations: Tensor, timesteps: int) -> float:
 
 
 def _some(activations: list[Tensor]) -> Tensor:
-    """Values from everywhere, always the same ones."""
+    """Return all values, or some of them, drawn with a fixed seed."""
     values = torch.cat([x.flatten() for x in activations])
     if len(values) <= VALUES:
         return values
