@@ -231,7 +231,7 @@ def run_forward(
     decays: Tensor | None,
     settings: Settings,
 ) -> Result:
-    """Run the first two steps. Without mean and var, use the moments of the batch."""
+    """The first two steps; without mean and var, with the moments of the batch."""
     constants, group, backend = settings
     values = Values()
     if mean is None or var is None:

@@ -35,7 +35,7 @@ def _coefficients(weight, bias, mean, var, branch, column, channels, K: tl.const
 
 @triton.jit
 def _load_step(x, t, stride_t, at, mask, T: tl.constexpr, SEGMENT: tl.constexpr):
-    """The tile at step t. Zeros after the end, which the last segment may reach beyond."""
+    """The tile at step t; zeros after the end, which the last segment may reach."""
     if T % SEGMENT != 0:
         mask = mask & (t < T)
     return tl.load(x + t * tl.cast(stride_t, tl.int64) + at, mask, other=0)
