@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from rheobase.convert.graph import Choice, Neurons, heights, layers_of, relu_graph, spiking
-from rheobase.deploy.network import LIF
+from rheobase.deploy.nodes import LIF
 from rheobase.models import (
     BasicBlock,
     Bottleneck,

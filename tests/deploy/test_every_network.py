@@ -13,7 +13,8 @@ from rheobase.deploy.formats import native
 from rheobase.deploy.formats import nir as rheobase_nir
 from rheobase.deploy.formats import onnx as rheobase_onnx
 from rheobase.deploy.lower import lower
-from rheobase.deploy.network import LIF, Network
+from rheobase.deploy.network import Network
+from rheobase.deploy.nodes import LIF
 from rheobase.deploy.quantize import quantize
 from rheobase.deploy.simulate import simulate
 from rheobase.models.blocks import (

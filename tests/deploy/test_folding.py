@@ -6,7 +6,8 @@ from rheobase.analysis.variants import NeuNorm, NoNorm, StepNorm, UnitAlpha, Uns
 from rheobase.deploy.agreement import agreement, record
 from rheobase.deploy.folding import fold
 from rheobase.deploy.formats import nir
-from rheobase.deploy.network import LIF, Network, Scale, node_name
+from rheobase.deploy.network import Network, node_name
+from rheobase.deploy.nodes import LIF, Scale
 from rheobase.models import MODELS, BasicBlock, build
 from rheobase.nn import AvgPool2d, Conv2d, ReluSoma, Soma, TdBN, somas
 from tests.deploy.networks import SMALL, images, randomise, tiny, trained_like

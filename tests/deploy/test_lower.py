@@ -6,7 +6,8 @@ from rheobase.deploy.agreement import agreement, record
 from rheobase.deploy.convolution import FrozenConv2d
 from rheobase.deploy.folding import fold
 from rheobase.deploy.lower import diagonal, lower, node_shapes
-from rheobase.deploy.network import INPUT, LIF, Network, Scale
+from rheobase.deploy.network import INPUT, Network
+from rheobase.deploy.nodes import LIF, Scale
 from tests.deploy.networks import images, tiny
 
 

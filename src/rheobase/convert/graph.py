@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 from rheobase.deploy.convolution import convolution
 from rheobase.deploy.folding import fold
-from rheobase.deploy.network import INPUT, LIF, Network, Scale, linear
+from rheobase.deploy.network import INPUT, Network
+from rheobase.deploy.nodes import LIF, Scale, linear
 from rheobase.nn import QcfsSoma, ReluSoma, Soma
 
 Synapse = nn.Conv2d | nn.Linear | Scale

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from rheobase.convert.graph import Neurons, Synapse, layers_of
-from rheobase.deploy.network import INPUT, LIF, Network, per_channel
+from rheobase.deploy.network import INPUT, Network
+from rheobase.deploy.nodes import LIF, per_channel
 
 TOGETHER = 2048  # images times timesteps that go through a layer at once
 

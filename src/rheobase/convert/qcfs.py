@@ -6,7 +6,8 @@ thresholds.
 from torch import Tensor
 
 from rheobase.convert.graph import Choice, Neurons, layers_of
-from rheobase.deploy.network import LIF, Network
+from rheobase.deploy.network import Network
+from rheobase.deploy.nodes import LIF
 
 
 def qcfs(graph: Network, images: Tensor | None, timesteps: int) -> Choice:

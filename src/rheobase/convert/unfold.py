@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 from rheobase import functional
 from rheobase.convert.graph import Synapse, layers_of
-from rheobase.deploy.network import LIF, Network, Scale, node_name
+from rheobase.deploy.network import Network, node_name
+from rheobase.deploy.nodes import LIF, Scale
 from rheobase.nn import Soma, somas
 from rheobase.nn.convolution import carried_out
 

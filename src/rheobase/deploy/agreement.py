@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from rheobase.deploy.network import LIF, Network, node_name
+from rheobase.deploy.network import Network, node_name
+from rheobase.deploy.nodes import LIF
 from rheobase.functional import readout
 from rheobase.nn import somas, watched
 

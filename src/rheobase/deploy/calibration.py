@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from rheobase.deploy.lower import node_shapes
-from rheobase.deploy.network import INPUT, LIF, Network
+from rheobase.deploy.network import INPUT, Network
+from rheobase.deploy.nodes import LIF
 
 MEMORY = 2**28  # bytes for the spikes of the widest layer, one byte per spike
 BATCH = 16  # images that run at once

@@ -19,7 +19,8 @@ import torch
 from torch import Tensor, fx, nn
 
 from rheobase.deploy.convolution import convolution
-from rheobase.deploy.network import INPUT, LIF, Network, Scale, linear, node_name
+from rheobase.deploy.network import INPUT, Network, node_name
+from rheobase.deploy.nodes import LIF, Scale, linear
 from rheobase.nn import AvgPool2d, Conv2d, ReferenceSoma, ReluSoma, Soma, TdBN, as_sequence
 
 LAYERS = (nn.Conv2d, nn.Linear, nn.AvgPool2d, nn.Identity, nn.Dropout, nn.Dropout2d, TdBN)

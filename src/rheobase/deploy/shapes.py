@@ -9,7 +9,8 @@ from math import prod
 from torch import nn
 
 from rheobase import limits
-from rheobase.deploy.network import INPUT, LIF, Network, Scale
+from rheobase.deploy.network import INPUT, Network
+from rheobase.deploy.nodes import LIF, Scale
 from rheobase.deploy.pairs import pair
 
 Shape = tuple[int, ...]

@@ -33,7 +33,7 @@ class BareNeurons(NamedTuple):
     initial: float
     reset: str
     fraction_bits: int | None
-    """If given, potentials are multiples of 2**-fraction_bits; see `deploy.network.LIF`."""
+    """If given, potentials are multiples of 2**-fraction_bits; see `deploy.nodes.LIF`."""
 
 
 def integrates(x: Tensor) -> bool:

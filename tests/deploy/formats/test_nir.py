@@ -7,7 +7,8 @@ from rheobase.deploy import nirfile
 from rheobase.deploy.agreement import agreement, record
 from rheobase.deploy.folding import fold
 from rheobase.deploy.formats import nir as rheobase_nir
-from rheobase.deploy.network import INPUT, LIF, Network, Scale
+from rheobase.deploy.network import INPUT, Network
+from rheobase.deploy.nodes import LIF, Scale
 from tests.deploy.networks import images, tiny
 
 nir = pytest.importorskip("nir", reason="the extra rheobase[nir] is not installed")

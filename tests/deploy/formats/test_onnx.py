@@ -5,7 +5,8 @@ from torch import nn
 
 from rheobase.deploy.folding import fold
 from rheobase.deploy.formats import onnx as rheobase_onnx
-from rheobase.deploy.network import INPUT, LIF, Network
+from rheobase.deploy.network import INPUT, Network
+from rheobase.deploy.nodes import LIF
 from rheobase.deploy.quantize import quantize
 from tests.deploy.networks import SMALL, images, tiny, trained_like
 

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from rheobase.deploy.convolution import convolution
-from rheobase.deploy.network import LIF, Network, Scale, linear
+from rheobase.deploy.network import Network
+from rheobase.deploy.nodes import LIF, Scale, linear
 from rheobase.deploy.pairs import LARGEST_INPUT, pair, whole
 from rheobase.deploy.quantize import in_units, int8_unit
 from rheobase.files import atomic_write, first_line, parse_json

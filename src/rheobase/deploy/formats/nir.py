@@ -27,7 +27,8 @@ from torch import Tensor, nn
 from rheobase.deploy import nirfile
 from rheobase.deploy.convolution import convolution
 from rheobase.deploy.lower import Shape, diagonal, lower, node_shapes
-from rheobase.deploy.network import INPUT, LIF, OUTPUT, Network, Scale, linear
+from rheobase.deploy.network import INPUT, OUTPUT, Network
+from rheobase.deploy.nodes import LIF, Scale, linear
 from rheobase.deploy.pairs import LARGEST_INPUT
 from rheobase.extras import need
 from rheobase.files import atomic_write, parse_json

@@ -20,7 +20,8 @@ from torch import Tensor, nn
 
 from rheobase import limits
 from rheobase.deploy.lower import Shape, node_shapes
-from rheobase.deploy.network import INPUT, LIF, Network, Scale
+from rheobase.deploy.network import INPUT, Network
+from rheobase.deploy.nodes import LIF, Scale
 from rheobase.extras import need
 from rheobase.files import atomic_write, first_line, parse_json, read_plain
 from rheobase.functional import check_sequence
