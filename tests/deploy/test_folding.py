@@ -7,7 +7,7 @@ from rheobase.deploy.agreement import agreement, record
 from rheobase.deploy.folding import fold
 from rheobase.deploy.formats import nir
 from rheobase.deploy.network import Network, node_name
-from rheobase.deploy.nodes import LIF, Scale
+from rheobase.deploy.nodes import LIF
 from rheobase.models import MODELS, BasicBlock, build
 from rheobase.nn import AvgPool2d, Conv2d, ReluSoma, Soma, TdBN, somas
 from tests.deploy.networks import SMALL, images, randomise, tiny, trained_like
@@ -74,34 +74,6 @@ def test_sequence_and_static_input():
     assert_identical(model, network, sequence, None)
     still = images(3, 2, 7)
     torch.testing.assert_close(network(still, 4), network(still.expand(4, -1, -1, -1, -1)), rtol=0, atol=0)
-
-
-def test_equation_9_and_10_by_hand():
-    model = tiny()
-    soma = model.soma
-    soma.weight.fill_(-3.0)
-    soma.bias.fill_(0.125)
-    soma.running_mean.fill_(2.0)
-    soma.running_var.fill_(4.0 - soma.eps)
-    stem = fold(model).nodes["stem"]
-    # lambda * alpha * v_th / sqrt(var + eps) = -3 * 1 * 0.5 / 2
-    torch.testing.assert_close(stem.weight, -0.75 * model.stem.weight)
-    torch.testing.assert_close(stem.bias, torch.full((4,), -0.75 * (0 - 2) + 0.125, dtype=torch.float64))
-
-
-def test_identity_shortcut_is_a_scale_with_half_the_variance():
-    model = tiny()
-    soma = model.body[0].soma2
-    for p, value in ((soma.weight, 1.0), (soma.bias, 0.25), (soma.running_mean, 0.0)):
-        p.fill_(value)
-    soma.running_var.fill_(1.0 - soma.eps)
-    network = fold(model)
-    shortcut, conv = network.nodes["body_0_shortcut"], network.nodes["body_0_conv2"]
-    assert isinstance(shortcut, Scale)
-    torch.testing.assert_close(shortcut.weight, torch.full((4,), 0.5 / 2**0.5, dtype=torch.float64))
-    assert shortcut.bias is None  # both biases sit on the first branch
-    torch.testing.assert_close(conv.bias, torch.full((4,), 0.5, dtype=torch.float64))
-    assert network.inputs["body_0_soma2"] == ("body_0_conv2", "body_0_shortcut")
 
 
 def test_convolutions_with_bias_and_three_branches():

@@ -1,80 +1,25 @@
 """Batchnorm-scale-fusion (Eq. 9-10): fold tdBN into the synapses, so that only synapses and bare LIF neurons remain.
 
-    W' = weight * alpha * v_th * W / sqrt(var + eps)
-    B' = weight * alpha * v_th * (B - mean) / sqrt(var + eps) + bias
-
-An identity shortcut becomes a synapse too: one scale per channel. The first branch of a soma takes the sum of the
-biases of all branches. The wiring comes from tracing `forward`, so users' own blocks fold as well.
-
-A sum is not a node. A node that reads a sum reads each of its terms. So spikes stay spikes when they are added, and
-neurons that receive a sum of currents have several synapses.
+The wiring comes from tracing `forward`, so users' own blocks fold as well. `branches` has the equations. The first
+branch of a soma takes the sum of the biases of all branches.
 """
 
 import operator
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 
-from rheobase.deploy.convolution import convolution
+from rheobase.deploy.branches import Branch, Value, normalisation, without_identities
 from rheobase.deploy.network import INPUT, Network, node_name
-from rheobase.deploy.nodes import LIF, Scale, linear
+from rheobase.deploy.nodes import LIF
 from rheobase.nn import AvgPool2d, Conv2d, ReferenceSoma, ReluSoma, Soma, TdBN, as_sequence
 
 LAYERS = (nn.Conv2d, nn.Linear, nn.AvgPool2d, nn.Identity, nn.Dropout, nn.Dropout2d, TdBN)
 ADDITIONS, IN_PLACE = (operator.add, torch.add, "add"), (operator.iadd, "add_")
 SPACE = [[list(axes)] for axes in ((-2, -1), (-1, -2), (3, 4), (4, 3))]  # height and width of a sequence
-
-
-@dataclass(frozen=True, eq=False)
-class _Branch:
-    """A synapse that tdBN may still scale. It becomes a node when another node reads it.
-
-    Its output is factor * module(sum of the sources) + shift, per channel. An identity without a factor changes
-    nothing and does not become a node.
-    """
-
-    name: str
-    module: nn.Module  # Conv2d, Linear or Identity
-    sources: tuple[str, ...]
-    factor: Tensor | None = None  # in double precision
-    shift: Tensor | None = None
-    dtype: torch.dtype | None = None  # of the tdBN layer
-
-    def scaled(self, factor: Tensor, shift: Tensor | None, dtype: torch.dtype) -> "_Branch":
-        if self.shift is not None:
-            shift = factor * self.shift if shift is None else factor * self.shift + shift
-        return replace(self, factor=factor if self.factor is None else factor * self.factor, shift=shift, dtype=dtype)
-
-    def bias(self) -> Tensor | None:
-        own = None if isinstance(self.module, nn.Identity) else self.module.bias
-        if not isinstance(own, Tensor):
-            return self.shift
-        own = own.detach().double() if self.factor is None else self.factor * own.detach().double()
-        return own if self.shift is None else own + self.shift
-
-    def synapse(self, bias: Tensor | None) -> nn.Module:
-        """Return the node with this bias. It acts on one timestep [N, C, ...]."""
-        module, factor, dtype = self.module, self.factor, self.dtype
-        if isinstance(module, nn.Identity):
-            assert factor is not None
-            return Scale(factor.to(dtype, copy=True), None if bias is None else bias.to(dtype, copy=True))
-        assert isinstance(module, (nn.Conv2d, nn.Linear))
-        weight = module.weight.detach()
-        dtype = dtype or weight.dtype
-        if factor is not None:
-            weight = weight.double() * factor.view(-1, *[1] * (weight.ndim - 1))
-        weight, bias = weight.to(dtype, copy=True), None if bias is None else bias.to(dtype, copy=True)
-        if isinstance(module, nn.Linear):
-            return linear(weight, bias)
-        assert not isinstance(module.padding, str)
-        return convolution(weight, bias, module.stride, module.padding, module.dilation, module.groups)
-
-
-_Term = str | _Branch  # the name of a node, or a branch that may become one
-_Value = tuple[_Term, ...]  # a sum
 
 
 def fold(model: nn.Module, neurons: Callable[[str, Soma], LIF] | None = None) -> Network:
@@ -116,9 +61,9 @@ class _Graph:
     neurons: Callable[[str, Soma], LIF]
     nodes: dict[str, nn.Module] = field(default_factory=dict)
     inputs: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    made: dict[_Branch, str] = field(default_factory=dict)  # branches that are nodes
+    made: dict[Branch, str] = field(default_factory=dict)  # branches that are nodes
 
-    def follow(self, model: nn.Module, x: _Value) -> _Value:
+    def follow(self, model: nn.Module, x: Value) -> Value:
         """Add the layers of `model` with input x. Return its output."""
         tracer = _Tracer()
         try:
@@ -126,7 +71,7 @@ class _Graph:
         except Exception as error:
             reason = str(error).splitlines()[0]
             raise ValueError(f"fold: cannot follow {_where(model, tracer.place())}: {reason}") from error
-        values: dict[fx.Node, _Value] = {}
+        values: dict[fx.Node, Value] = {}
         inputs = 0
         for step in trace.nodes:
             named = (*step.args, *step.kwargs.values())
@@ -152,7 +97,7 @@ class _Graph:
                 pooled = self.add(f"{inside}pool", nn.AdaptiveAvgPool2d(1), *self.read(args[0]))
                 values[step] = self.flattened(inside, (pooled,))
             elif _adds(step, model) and len(args) == 2:
-                values[step] = total = _terms(args[0]) + _terms(args[1])
+                values[step] = total = without_identities(args[0]) + without_identities(args[1])
                 if len(set(total)) < len(total):
                     raise ValueError(
                         f"fold: '{step.name}' in {_where(model, path)} adds the same value twice; use a synapse that "
@@ -162,7 +107,7 @@ class _Graph:
                 raise ValueError(f"fold: cannot map the operation '{step.name}' in {_where(model, path)}")
         raise ValueError(f"fold: {_where(model, '')} returns nothing")
 
-    def layer(self, path: str, module: nn.Module, args: list[_Value]) -> _Value:
+    def layer(self, path: str, module: nn.Module, args: list[Value]) -> Value:
         if isinstance(module, TdBN) and len(args) != module.branches:
             raise ValueError(f"fold: {path} expects {module.branches} branches, got {len(args)}")
         if isinstance(module, Soma):
@@ -182,10 +127,10 @@ class _Graph:
                 "pixels"
             )
         if isinstance(module, (nn.Conv2d, nn.Linear)):
-            return (_Branch(path, module, self.read(args[0])),)
+            return (Branch(path, module, self.read(args[0])),)
         if isinstance(module, nn.Identity):  # it may become a synapse, under its own name
             nodes = tuple(term for term in args[0] if isinstance(term, str))
-            return (_Branch(path, module, nodes),) if len(nodes) == len(args[0]) else args[0]
+            return (Branch(path, module, nodes),) if len(nodes) == len(args[0]) else args[0]
         if isinstance(module, nn.AvgPool2d) and not module.ceil_mode and module.count_include_pad:
             window = (module.kernel_size, module.stride, module.padding)
             pool = nn.AvgPool2d(*window, divisor_override=module.divisor_override)
@@ -195,7 +140,7 @@ class _Graph:
             "Soma"
         )
 
-    def soma(self, path: str, soma: Soma, args: list[_Value]) -> str:
+    def soma(self, path: str, soma: Soma, args: list[Value]) -> str:
         neurons = self.neurons(path, soma)
         if soma.normalize:
             branches = self.normalised(path, soma, args)
@@ -209,32 +154,32 @@ class _Graph:
             sources = self.read(tuple(term for arg in args for term in arg))
         return self.add(path, neurons, *sources)
 
-    def normalised(self, path: str, norm: TdBN, args: list[_Value]) -> list[_Branch]:
+    def normalised(self, path: str, norm: TdBN, args: list[Value]) -> list[Branch]:
         """Return the terms of all branches after tdBN. All nodes among the terms of a branch share one scale."""
         branches = []
-        for arg, (factor, shift) in zip(args, _normalisation(norm), strict=True):
+        for arg, (factor, shift) in zip(args, normalisation(norm), strict=True):
             nodes = tuple(term for term in arg if isinstance(term, str))
-            terms = [term for term in arg if isinstance(term, _Branch)]
+            terms = [term for term in arg if isinstance(term, Branch)]
             if nodes:
-                terms.append(_Branch(f"{path}.scale", nn.Identity(), nodes))
+                terms.append(Branch(f"{path}.scale", nn.Identity(), nodes))
             for i, term in enumerate(terms):
                 branches.append(term.scaled(factor, shift if i == 0 else None, norm.weight.dtype))
         return branches
 
-    def flattened(self, inside: str, value: _Value) -> _Value:
+    def flattened(self, inside: str, value: Value) -> Value:
         """Flatten each term by itself, so that the terms stay separate."""
         return tuple(self.add(f"{inside}flatten", nn.Flatten(), name) for name in self.read(value))
 
-    def read(self, value: _Value) -> tuple[str, ...]:
+    def read(self, value: Value) -> tuple[str, ...]:
         """Return the names of the nodes that compute its terms."""
         names: list[str] = []
-        for term in _terms(value):
-            if isinstance(term, _Branch) and term not in self.made:
+        for term in without_identities(value):
+            if isinstance(term, Branch) and term not in self.made:
                 self.made[term] = self.add(term.name, term.synapse(term.bias()), *term.sources)
-            names.append(self.made[term] if isinstance(term, _Branch) else term)
+            names.append(self.made[term] if isinstance(term, Branch) else term)
         return tuple(names)
 
-    def result(self, value: _Value) -> None:
+    def result(self, value: Value) -> None:
         """Make `value` the output of the network, and so its last node."""
         names = self.read(value)
         if len(names) > 1 or names[0] == INPUT:
@@ -320,21 +265,3 @@ def _adds(step: fx.Node, model: nn.Module) -> bool:
         passing_on = (nn.Identity, nn.Dropout, nn.Dropout2d)
         return not isinstance(model.get_submodule(str(changed.target)), passing_on)
     return _adds(changed, model)
-
-
-def _terms(value: _Value) -> _Value:
-    """Return the same sum without identities that change nothing."""
-    terms: list[_Term] = []
-    for term in value:
-        nothing = isinstance(term, _Branch) and isinstance(term.module, nn.Identity) and term.factor is None
-        terms += term.sources if isinstance(term, _Branch) and nothing else (term,)
-    return tuple(terms)
-
-
-def _normalisation(norm: TdBN) -> list[tuple[Tensor, Tensor]]:
-    """Return tdBN of every branch as factor * x + shift per channel, in double precision."""
-    weight, bias, mean, var = (
-        p.detach().double() for p in (norm.weight, norm.bias, norm.running_mean, norm.running_var)
-    )
-    factor = weight * float(norm.deviation) / torch.sqrt(var + norm.eps)
-    return list(zip(factor.unbind(), (bias - factor * mean).unbind(), strict=True))
