@@ -1,4 +1,4 @@
-"""Run a network and its integer version side by side, layer by layer, while the integer version is being made."""
+"""A network and its integer version at work side by side, layer by layer, while the latter is being made."""
 
 import copy
 from collections.abc import Mapping, Sequence
@@ -11,35 +11,34 @@ from rheobase.deploy.lower import node_shapes
 from rheobase.deploy.network import INPUT, Network
 from rheobase.deploy.nodes import LIF
 
-MEMORY = 2**28  # bytes for the spikes of the widest layer, one byte per spike
+MEMORY = 2**28  # bytes for the spikes of the widest layer, which take one each
 BATCH = 16  # images that run at once
-PLACES, VALUES = 8192, 2**25  # most positions of a layer's output that are sampled, and most input values for them
+PLACES, VALUES = 8192, 2**25  # at most so many places in a layer's output are looked at, and values of their inputs
 
-Pair = tuple[Tensor, Tensor]  # one of the exact network, one of its integer version
-Places = tuple[Tensor, ...]  # timestep, image, row and column
+Pair = tuple[Tensor, Tensor]  # of the exact network, and of its integer version
+Places = tuple[Tensor, ...]  # step, image, row and column
 
 
 class Calibration:
-    """The activity of both versions on calibration images.
+    """`exact` is a network of convolutions and neurons, for `images` [T, N, C, H, W] in multiples of its input unit.
 
-    `exact` consists of convolutions and neurons. `images` [T, N, C, H, W] are in multiples of its input unit. T is 1 if
-    all timesteps see the same image.
+    T is 1 where all steps see the same.
     """
 
     def __init__(self, exact: Network, images: Tensor, timesteps: int) -> None:
         self.inputs_of, self.timesteps = exact.inputs, timesteps
-        self.nodes = dict(copy.deepcopy(exact).float().nodes)  # float32 is fast; a flipped spike does not matter here
-        self.until: dict[str, str] = {}  # the last layer that needs the spikes of each source
+        self.nodes = dict(copy.deepcopy(exact).float().nodes)  # fast; a spike that flips does not matter here
+        self.until: dict[str, str] = {}  # whose spikes are needed up to which layer
         for name, node in exact.nodes.items():
             for synapse in exact.inputs[name] if isinstance(node, LIF) else (name,):
                 self.until |= dict.fromkeys(exact.inputs[synapse], name)
         widest = max(prod(shape) for shape in node_shapes(exact, tuple(images.shape[2:])).values())
         few = min(images.shape[1], max(1, MEMORY // (widest * timesteps)))
-        images = images[:, (torch.arange(few) * images.shape[1] // few).to(images.device)]  # evenly spaced
+        images = images[:, (torch.arange(few) * images.shape[1] // few).to(images.device)]  # from everywhere
         self.sent: dict[str, Pair] = {INPUT: (images, images.round())}
 
     def inputs(self, synapses: Mapping[str, nn.Conv2d]) -> dict[str, Pair]:
-        """Return the inputs [P, C * kernel] of every synapse of a layer, at the same P positions of its output."""
+        """What every synapse of one layer reads, [P, C * kernel], at the same places of the layer."""
         sent = {name: (self._sent_to(name, 0), self._sent_to(name, 1)) for name in synapses}
         name, conv = next(iter(synapses.items()))
         steps = max(len(exact) for exact, _ in sent.values())
@@ -51,13 +50,13 @@ class Calibration:
         return {name: (exact, integer) for name, (exact, integer) in reads.items()}
 
     def fire(self, name: str, nodes: Mapping[str, nn.Module]) -> None:
-        """Let this layer of neurons fire in both versions. `nodes` holds the integer one."""
+        """Let that layer of neurons fire; `nodes` has its integer version."""
         self.sent[name] = self._spikes(name, self.nodes, 0), self._spikes(name, nodes, 1)
         for source in [source for source, last in self.until.items() if last == name]:
             del self.sent[source]
 
     def _sent_to(self, synapse: str, version: int) -> Tensor:
-        """Return the sum of the outputs of its sources."""
+        """The sum of what its sources send."""
         first, *others = (self.sent[source][version] for source in self.inputs_of[synapse])
         return sum((x.to(torch.uint8) for x in others), start=first.to(torch.uint8)) if others else first
 
