@@ -18,15 +18,21 @@ POOLS = (nn.MaxPool2d, nn.AdaptiveMaxPool2d)
 
 @dataclass(frozen=True)
 class Neurons:
-    """The integrate-and-fire neurons of one layer. Their threshold is also the activation that a spike represents."""
+    """The integrate-and-fire neurons of one layer. A spike represents the threshold: one number, or one per channel."""
 
-    threshold: float
-    initial: float = 0.0
+    threshold: float | Tensor
+    initial: float | Tensor = 0.0
     """Potential before the first timestep."""
 
     def __post_init__(self) -> None:
-        if not self.threshold > 0:
-            raise ValueError(f"convert: expected a threshold above 0, got {self.threshold}")
+        lowest = float(torch.as_tensor(self.threshold).min())
+        if not lowest > 0:
+            raise ValueError(f"convert: expected a threshold above 0, got {lowest}")
+
+    def layer(self, like: LIF, reset: str) -> LIF:
+        """Return a layer of these neurons, with as many channels as `like`."""
+        v_th = torch.zeros_like(like.v_th) + self.threshold
+        return LIF(1.0, v_th, reset=reset, initial=self.initial)
 
 
 @dataclass(frozen=True)
@@ -75,9 +81,9 @@ def layers_of(graph: Network) -> list[str]:
     return [name for name, node in graph.nodes.items() if isinstance(node, LIF)]
 
 
-def heights(graph: Network, thresholds: Mapping[str, float]) -> dict[str, float]:
+def heights(graph: Network, thresholds: Mapping[str, float | Tensor]) -> dict[str, float | Tensor]:
     """Return the activation that a spike in every node's output represents. It is 1 for outputs that are not spikes."""
-    found = {INPUT: 1.0}
+    found: dict[str, float | Tensor] = {INPUT: 1.0}
     carries: dict[str, set[str]] = {INPUT: set()}  # the layers whose spikes, or averages of them, each node passes on
     for name, node in graph.nodes.items():
         sources = graph.inputs[name]
@@ -105,9 +111,7 @@ def spiking(graph: Network, choice: Choice) -> Network:
     nodes: dict[str, nn.Module] = {}
     for name, node in graph.nodes.items():
         if isinstance(node, LIF):
-            own = choice.neurons[name]
-            v_th = torch.full_like(node.v_th, own.threshold)
-            nodes[name] = LIF(1.0, v_th, reset=choice.reset, initial=own.initial)
+            nodes[name] = choice.neurons[name].layer(node, choice.reset)
         elif isinstance(node, Synapse):
             nodes[name] = _scaled(node, height[graph.inputs[name][0]], choice.shifts.get(name))
         else:
@@ -115,7 +119,8 @@ def spiking(graph: Network, choice: Choice) -> Network:
     return Network(nodes, graph.inputs, info=graph.info).eval()
 
 
-def _scaled(node: Synapse, factor: float, shift: Tensor | None) -> Synapse:
+def _scaled(node: Synapse, height: float | Tensor, shift: Tensor | None) -> Synapse:
+    factor = _of_inputs(height, node) if isinstance(height, Tensor) else height
     weight, bias = node.weight.detach() * factor, None if node.bias is None else node.bias.detach()
     if shift is not None:
         bias = shift if bias is None else bias + shift
@@ -123,3 +128,13 @@ def _scaled(node: Synapse, factor: float, shift: Tensor | None) -> Synapse:
         assert not isinstance(node.padding, str)
         return convolution(weight, bias, node.stride, node.padding, node.dilation, node.groups)
     return linear(weight, bias) if isinstance(node, nn.Linear) else Scale(weight, bias)
+
+
+def _of_inputs(height: Tensor, node: Synapse) -> Tensor:
+    """The height [C] of each channel that arrives, in the shape of the weights that read it."""
+    if isinstance(node, Scale):
+        return height
+    if isinstance(node, nn.Linear):
+        return height.repeat_interleave(node.in_features // len(height))  # a channel is flattened into several inputs
+    by_group = height.view(node.groups, -1).repeat_interleave(node.out_channels // node.groups, 0)
+    return by_group[:, :, None, None]

@@ -26,7 +26,7 @@ class Layers:
         self._dtype = next(graph.parameters()).dtype
         self.shifts: dict[str, Tensor] = {}
         self._sent: dict[str, Tensor] = {INPUT: images[None]}
-        self._heights: dict[str, float] = {}
+        self._heights: dict[str, float | Tensor] = {}
         few = max(1, TOGETHER // timesteps)
         self._parts = [slice(start, start + few) for start in range(0, len(images), few)]
         last = {source: name for name in self.names for source in self._senders(name)}
@@ -49,7 +49,9 @@ class Layers:
 
     def fire(self, name: str, neurons: Neurons, reset: str) -> Tensor:
         """Set the output of a layer to the spikes of these neurons. Return the mean activation [C] they represent."""
-        lif = spiking_layer(self.graph, name, neurons, reset)
+        like = self.graph.nodes[name]
+        assert isinstance(like, LIF)
+        lif = neurons.layer(like, reset)
         spikes = [lif([current], self.timesteps) > 0 for current in self.currents(name)]
         self._heights[name] = neurons.threshold
         self.send(name, spikes)
@@ -69,7 +71,7 @@ class Layers:
     def _value(self, name: str, part: slice) -> Tensor:
         if name in self._sent:
             x = self._sent[name][:, part]
-            return x.to(self._dtype) * self._heights[name] if name in self._heights else x
+            return x if name not in self._heights else x.to(self._dtype) * _along(self._heights[name], x)
         x = self._sum(self.graph.inputs[name], part)
         y = self.graph.nodes[name](x.flatten(0, 1)).unflatten(0, x.shape[:2])
         return y + per_channel(self.shifts[name], y[0]) if name in self.shifts else y
@@ -83,11 +85,9 @@ class Layers:
         return found
 
 
-def spiking_layer(graph: Network, name: str, neurons: Neurons, reset: str) -> LIF:
-    """Return a layer of these neurons to take the place of layer `name`."""
-    like = graph.nodes[name]
-    assert isinstance(like, LIF)
-    return LIF(1.0, torch.full_like(like.v_th, neurons.threshold), reset=reset, initial=neurons.initial)
+def _along(height: float | Tensor, x: Tensor) -> float | Tensor:
+    """Return a number, or one per channel, in a shape that broadcasts with x [T, n, C, ...]."""
+    return per_channel(height, x[0]) if isinstance(height, Tensor) else height
 
 
 def channel_means(outputs: Iterable[Tensor]) -> Tensor:
