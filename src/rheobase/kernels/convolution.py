@@ -63,7 +63,7 @@ class PreparedWeight:
         return convolve(x, self.once("reordered", weight, reordered), bias, *how, "none", [], "")
 
     def once(self, what: str, weight: Tensor, make: Callable[[], Any]) -> Any:
-        """Return the result of `make`, which is called again only after the weight has changed."""
+        """Return the result of `make`, which is called again only if the weight or the number of threads changes."""
         version = weight.data_ptr(), weight._version, torch.get_num_threads()
         if what not in self._kept or self._kept[what][0] != version:
             self._kept[what] = version, make()

@@ -245,7 +245,7 @@ class _Soma:
 
 
 def _blocks(x: Tensor, buffers: int) -> list[Block]:
-    """Return blocks of one timestep of x that fit into the cache together with this number of buffers of their size.
+    """Return blocks of one timestep of x, so small that this number of buffers of their size fits into the cache.
 
     Every thread gets whole images, or the same rows of one image. Torch gives each thread an equal part of the
     outermost dimension, so a thread finds in its own cache what it wrote there, in convolutions too.

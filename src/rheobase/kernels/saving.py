@@ -1,6 +1,6 @@
 """The memory-saving path: the fused soma together with the convolutions that feed it.
 
-The backward pass keeps the incoming spikes, one bit each, and the outputs of the convolutions unless these are
+For the backward pass, it keeps the incoming spikes, one bit each, and the outputs of the convolutions unless these are
 recomputed.
 """
 
