@@ -153,6 +153,23 @@ def group() -> str:
     return table((*measured, *computed), rows)
 
 
+def scale() -> str:
+    """The model of scale against measured steps: processes of a CPU, and groups of one process on a GPU."""
+    content = read("scale-cpu")
+    own, rows = content["setting"], []
+    for run in content["runs"]:
+        what = f"{run['processes']} x {own['threads']} cores, gloo"
+        rows.append((_network(own["network"]), what, str(run["batch"]), *_predicted(run)))
+    for run in content["groups_of_one"]:
+        rows.append((_network(run["network"]), "group of one, H200", str(run["batch"]), *_predicted(run)))
+    return table(("network", "processes", "images each", "predicted, ms", "measured, ms", "ratio"), rows)
+
+
+def _predicted(run: Mapping[str, Any]) -> list[str]:
+    times = [f"{1e3 * run[f'{kind}_seconds']:.3g}" for kind in ("predicted", "measured")]
+    return [*times, f"{run['predicted_to_measured']:.2f}"]
+
+
 def checkpoints() -> str:
     """How long a checkpoint stops a training on a GPU."""
     rows = []
@@ -217,7 +234,7 @@ def _rounded(rate: float) -> str:
 
 
 DOCUMENTS: dict[str, dict[str, Callable[[], str]]] = {
-    "docs/cluster.md": {"group": group, "checkpoints": checkpoints},
+    "docs/cluster.md": {"group": group, "scale": scale, "checkpoints": checkpoints},
     "docs/convert.md": {"conversions": conversions, "normalisations": normalisations},
     "docs/data.md": {"readers": readers, "slicing": slicing},
     "docs/deploy.md": {"inference": inference},
