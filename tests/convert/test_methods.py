@@ -92,7 +92,7 @@ def test_nir_where_it_can_say_the_neuron(tmp_path: Path) -> None:
     found, expected = simulate(read(tmp_path / "network.nir"), x[0].numpy(), 6), record(network, x, 6)
     for name, spikes in expected.spikes.items():
         assert np.array_equal(found.spikes[name].reshape(6, -1), spikes[:, 0].numpy())
-    with pytest.raises(ValueError, match="whose neurons know no soft reset; export to onnx or native"):
+    with pytest.raises(ValueError, match="whose neurons cannot have a soft reset; export to onnx or native"):
         nir.write(converted("rmp"), tmp_path / "other.nir", (2, 8, 8))
     assert not (tmp_path / "other.nir").exists()
 
@@ -118,7 +118,7 @@ def test_mistakes(method: str, options: dict[str, Any], sentence: str) -> None:
 
 @pytest.mark.parametrize("method", RELU)
 def test_networks_of_qcfs_have_their_own_method(method: str) -> None:
-    with pytest.raises(ValueError, match="has thresholds of its own; convert it by the method qcfs"):
+    with pytest.raises(ValueError, match="has thresholds of its own; convert it with the method qcfs"):
         convert(relu_net(soma=QcfsSoma), method, 4, images(3, 2, 8))
 
 

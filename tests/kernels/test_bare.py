@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from rheobase import kernels
-from rheobase.deploy.network import LIF, Left
+from rheobase.deploy.nodes import LIF, Left
 
 N, C, H, W = 2, 17, 3, 5
 

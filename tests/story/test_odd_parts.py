@@ -89,7 +89,7 @@ def test_a_synapse_that_computes_in_a_way_of_its_own(rheobase: Command, others: 
         assert ("because it has its own convolve method" in err) == (memory == "packed")
     assert Run(Path("packed")).rows()[0]["loss"] == Run(Path("speed")).rows()[0]["loss"]
     code, _, err = rheobase("fold", "speed", *plugin)
-    assert (code, "fold: layers.2 (Standardised) computes in a way of its own" in err) == (1, True)
+    assert (code, "fold: layers.2 (Standardised) overrides the computation of its base class" in err) == (1, True)
 
 
 @pytest.mark.parametrize("changes", [("network=biased",), ("network=single",), ("network=resnet8", "neuron=Bare")])

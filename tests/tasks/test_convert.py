@@ -123,7 +123,7 @@ def test_mistakes(run: Run, tmp_path: Path) -> None:
     spiking = train.fit(
         recipes.get("demo").changed(["epochs=1", "timesteps=1", "batch_size=512"]), out=tmp_path / "lif"
     )
-    with pytest.raises(ValueError, match="are no ReLU; give a network that was trained with neuron=relu"):
+    with pytest.raises(ValueError, match="are not ReLUs; give a network that was trained with neuron=relu"):
         convert_run(spiking, "rmp", 4)
     with pytest.raises(ValueError, match="method qcfs needs a network that was trained with neuron=qcfs"):
         convert_run(run, "qcfs", 4)

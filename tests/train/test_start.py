@@ -320,7 +320,7 @@ def test_hybrid_training_starts_where_the_conversion_ended(converted: Path, tmp_
         (["reset=soft"], r"its neurons have decay=1\.0, here 0\.25; --set decay=1\.0"),
         (["decay=1"], "its neurons have reset=soft, here hard; --set reset=soft"),
         (["decay=1", "reset=soft", "normalisation=none"], "its neurons have normalisation=tdbn, here none; --set"),
-        (["decay=1", "reset=soft", "network=plain5"], "its layers of neurons are others; use the network and the data"),
+        (["decay=1", "reset=soft", "network=plain5"], "its layers of neurons differ; use the network and the data"),
     ],
 )
 def test_hybrid_of_another_network(converted: Path, tmp_path: Path, settings: list[str], sentence: str) -> None:
@@ -340,5 +340,5 @@ def test_a_relu_run_is_converted_first(converted: Path, tmp_path: Path) -> None:
 
 def test_hybrid_training_of_other_classes(converted: Path, tmp_path: Path) -> None:
     options: dict[str, Any] = {"start": converted, "dataset": few_digits(), "device": "cpu"}
-    with pytest.raises(ValueError, match="the synapses of head_decode have other shapes; use the network and the data"):
+    with pytest.raises(ValueError, match="the synapses of head_decode differ in shape; use the network and the data"):
         train.fit(recipe("decay=1", "reset=soft"), out=tmp_path / "run", **options)

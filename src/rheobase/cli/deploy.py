@@ -118,7 +118,7 @@ def convert(
 ) -> None:
     """Convert a trained ReLU network into a spiking network of integrate-and-fire neurons, in one file."""
     from rheobase.deploy.formats import native
-    from rheobase.deploy.network import LIF
+    from rheobase.deploy.nodes import LIF
     from rheobase.tasks.convert import convert_run
     from rheobase.tasks.open import open_trained
     from rheobase.train import choose_device

@@ -50,7 +50,7 @@ def _store_step(x, t, stride_t, at, value, mask, T: tl.constexpr, SEGMENT: tl.co
 
 @triton.jit
 def _learnt_decay(decays, column, channels, otherwise):
-    """The decay of every channel where it is learnt; else a value that nobody reads."""
+    """The decay of every channel if it is learnt, else a value that is not used."""
     decay = otherwise
     if decays is not None:
         decay = tl.load(decays + column, column < channels, other=0)
@@ -59,7 +59,7 @@ def _learnt_decay(decays, column, channels, otherwise):
 
 @triton.jit
 def _decayed(v, decay, DECAY: tl.constexpr, LEARNT: tl.constexpr):
-    """A number stays a constant of the compiler; what is learnt must not be one, or each step would compile anew."""
+    """A fixed decay is a compile-time constant. A learnt decay must not be, or every step would compile a kernel."""
     return decay * v if LEARNT else DECAY * v
 
 
@@ -115,7 +115,7 @@ def _surrogate(d, SURROGATE: tl.constexpr, WIDTH: tl.constexpr):
     else:
         tl.static_assert(SURROGATE == "atan")
         slope = atan(d, WIDTH)
-    return slope  # at the end: a return inside of a branch does not keep the compiler from what follows
+    return slope  # at the end, because after a return in a branch the compiler continues with what follows
 
 
 @triton.jit

@@ -10,7 +10,8 @@ from torch import Tensor
 from rheobase.convert import convert
 from rheobase.data import Dataset
 from rheobase.data.feed import generator, preprocessed
-from rheobase.deploy.network import LIF, Network
+from rheobase.deploy.network import Network
+from rheobase.deploy.nodes import LIF
 from rheobase.recipes import Recipe
 from rheobase.tasks.open import About
 from rheobase.train.runs import Run, load_network

@@ -20,7 +20,8 @@ from rheobase.analysis.somas import calibrate_statistics, on_reference
 from rheobase.data import DataInfo
 from rheobase.data.feed import first_images
 from rheobase.deploy.folding import fires_as_lif, fold
-from rheobase.deploy.network import INPUT, LIF, Network
+from rheobase.deploy.network import INPUT, Network
+from rheobase.deploy.nodes import LIF
 from rheobase.models import MSBlock, SEWBlock, SEWBottleneck, SpikingNet
 from rheobase.nn import ReferenceSoma, ReluSoma, Soma, somas, watched
 from rheobase.recipes import Recipe

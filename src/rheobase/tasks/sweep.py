@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from rheobase.analysis.fanout import fan_out
 from rheobase.data import DataInfo
 from rheobase.data.feed import Feed
-from rheobase.deploy.network import INPUT, LIF, Network, Scale
+from rheobase.deploy.network import INPUT, Network
+from rheobase.deploy.nodes import LIF, Scale
 from rheobase.recipes import Recipe
 from rheobase.tasks.open import about, input_dtype, open_network, open_run, ready
 from rheobase.train import choose_device

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from rheobase.data.feed import Feed
-from rheobase.deploy.network import LIF
+from rheobase.deploy.nodes import LIF
 from rheobase.functional import readout
 from rheobase.nn import Soma, watched
 from rheobase.plugins import Part

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rheobase.deploy.network import LIF, Network
+from rheobase.deploy.network import Network
+from rheobase.deploy.nodes import LIF
 from rheobase.nn import watched
 from rheobase.train.capture import capture
 
