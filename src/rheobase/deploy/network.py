@@ -137,7 +137,6 @@ class LIF(nn.Module):
             decays=decay if isinstance(decay, Tensor) else None,
             initials=initial if isinstance(initial, Tensor) else None,
             decay=0.0 if isinstance(decay, Tensor) else decay,
-            initial=0.0 if isinstance(initial, Tensor) else initial,
             reset=self.reset,
             fraction_bits=self.fraction_bits,
         )
@@ -253,21 +252,14 @@ class Network(nn.Module):
         timesteps = functional.check_sequence(x, timesteps)
         return self.walk(x[None] if x.ndim == 4 else x, lambda _, lif, currents: lif(currents, timesteps))
 
-    def step(
-        self, x: Tensor, state: State | None = None, see: Callable[[str, Tensor], None] | None = None
-    ) -> tuple[Tensor, State]:
-        """One timestep: x [N, C, H, W] and the state after the step before (None at the start) -> (logits, state).
-
-        `see` is told the spikes [N, C, ...] of every layer of neurons.
-        """
+    def step(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
+        """Run one timestep: x [N, C, H, W] and the state after the last one (None at the start) -> (logits, state)."""
         after: State = {}
 
         def fire(name: str, lif: LIF, currents: list[Tensor]) -> Tensor:
             current = _sum(currents)[0]
             v = lif.rest(current) if state is None else _of_state(state, name, current.shape)
             s, after[name] = lif.step(current, v)
-            if see is not None:
-                see(name, s)
             return s[None]
 
         for _, value in self.walk(x[None], fire):  # noqa: B007 (the last one is the result)

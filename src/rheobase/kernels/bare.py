@@ -28,9 +28,8 @@ class BareNeurons(NamedTuple):
     decays: Tensor | None
     """Where they differ; otherwise `decay` is that of all."""
     initials: Tensor | None
-    """The potential that the first step decays, where it differs; otherwise `initial` is that of all."""
+    """The potential that the first step decays; None is 0."""
     decay: float
-    initial: float
     reset: str
     fraction_bits: int | None
     """With it, potentials are multiples of 2**-fraction_bits; see `deploy.network.LIF`."""
@@ -50,7 +49,7 @@ def integrate(xs: Sequence[Tensor], neurons: BareNeurons) -> Tensor:
     "rheobase::integrate",
     mutates_args=(),
     schema="(Tensor[] xs, Tensor?[] scales, Tensor? bias, Tensor v_th, Tensor? decays, Tensor? initials, float decay, "
-    "float initial, str reset, int? fraction_bits) -> Tensor",
+    "str reset, int? fraction_bits) -> Tensor",
 )
 def _integrate(xs: list[Tensor], *arguments: Any) -> Tensor:
     from rheobase.kernels import triton
