@@ -6,6 +6,7 @@ process group (see `nn.TdBN`), unless the recipe asks for local statistics.
 
 import gc
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -47,6 +48,8 @@ class Team:
     world: int = 1
     hosts: dist.ProcessGroup | None = None
     """A group of the same processes that communicates on the CPUs, for everything that does not concern the GPUs."""
+    patience: float = PATIENCE
+    """Seconds to wait for another process."""
 
     @property
     def leads(self) -> bool:
@@ -60,6 +63,17 @@ class Team:
         total = tensor.clone()
         dist.all_reduce(total)
         return total
+
+    def read(self, tensor: Tensor) -> list[float]:
+        """Return the values of a tensor. Do not wait for a GPU forever: it may wait for a process that hangs."""
+        if self.world > 1 and tensor.device.type == "cuda":
+            computed, until = torch.cuda.Event(), time.monotonic() + self.patience
+            computed.record()
+            while not computed.query():
+                if time.monotonic() > until:
+                    raise RuntimeError(f"timed out: {tensor.device} did not finish within {self.patience:g} s")
+                time.sleep(0.001)
+        return tensor.tolist()
 
     def wait(self) -> None:
         """Wait until all processes are here. The hosts wait: with NCCL, only the GPUs would."""
@@ -78,7 +92,7 @@ class Team:
         """Return whether every process says yes."""
         if self.world == 1:
             return yes
-        return self.sum(torch.tensor(float(yes), device=_device())).item() == self.world
+        return self.read(self.sum(torch.tensor([float(yes)], device=_device()))) == [self.world]
 
     def join(self, network: nn.Module, statistics: str) -> Summed:
         """Join the processes as `join` does. For a single process, return a context that does nothing."""
@@ -152,7 +166,7 @@ def team(device: torch.device, patience: float = PATIENCE) -> Iterator[tuple[Tea
             dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=timeout)
         try:
             hosts = dist.new_group(backend="gloo", timeout=timedelta(seconds=patience))
-            yield Team(dist.get_rank(), world, hosts), device
+            yield Team(dist.get_rank(), world, hosts, patience), device
         except RuntimeError:
             if not inner:
                 give_up()

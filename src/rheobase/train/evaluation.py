@@ -70,7 +70,7 @@ def evaluate(
     with watched(network, somas, count):
         for images, labels in feed.testing():
             step(images, labels)
-    total, correct, n = team.sum(totals).tolist()
+    total, correct, n = team.read(team.sum(totals))
     summed, seen = team.sum(rates)
     firing_rates = (summed / seen.clamp(min=1)).tolist()
     rates_by_name = dict(zip(somas, firing_rates, strict=True))

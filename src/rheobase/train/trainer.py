@@ -132,12 +132,12 @@ class Trainer:
                 if decision.save:
                     self.save()
             if self.reporter.due():
-                loss, correct, _, seen = self.totals.tolist()
+                loss, correct, _, seen = self.team.read(self.totals)
                 speed = self.team.world * (seen - seen_before) / (time.monotonic() - started)
                 self.reporter.step(self.step, loss / seen, correct / seen, speed)
         self._average_buffers()
         self.totals.copy_(self.team.sum(self.totals))
-        self._check_finite(self.totals.tolist())
+        self._check_finite(self.team.read(self.totals))
         row = self._row(epoch, seen_before, started)
         found = row.get("test_loss", 0.0)
         if not isfinite(found):  # the last update may spoil weights after the last training loss
@@ -172,7 +172,7 @@ class Trainer:
         return time.monotonic() - self.saved >= self.save_every
 
     def _stop(self, number: int) -> NoReturn:
-        self._check_finite(self.team.sum(self.totals).tolist())
+        self._check_finite(self.team.read(self.team.sum(self.totals)))
         self.save()
         self.writer.wait()
         self.team.wait()  # no process ends before the checkpoint is written
