@@ -37,7 +37,7 @@ def inspect_run(run: Run, *, data: Path | None = None, images: int = 360) -> dic
     recipe, network = run.recipe, load_network(run).float()
     if any(isinstance(soma, ReluSoma) for soma in somas(network).values()):
         raise ValueError(
-            f"{run.folder}: a ReLU network has no spikes to look at; convert it into a spiking network with "
+            f"{run.folder}: a ReLU network has no spikes to look at; make a spiking network of it with "
             "`rheobase convert`, and give that file to `rheobase report`"
         )
     dataset = run.open_data(data)
