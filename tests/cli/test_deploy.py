@@ -197,7 +197,9 @@ def test_predict_from_run_and_files(run, tmp_path):
         rows.append([line.split(": ")[1] for line in result.output.splitlines()])
     assert all(row == rows[0] for row in rows[:4])  # int8 may differ
     assert len(rows[4]) == 1
-    with pytest.raises(ValueError, match=r"network\.onnx is an ONNX file, which runs on the CPU; use --device cpu"):
+    with pytest.raises(
+        ValueError, match=r"network\.onnx is an ONNX file, which runs only on the CPU; use --device cpu"
+    ):
         call("predict", run / "network.onnx", tmp_path / "five.npy", "--device", "cuda")
 
 

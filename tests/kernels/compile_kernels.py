@@ -102,8 +102,8 @@ def main(architectures: list[int]) -> None:
         x = torch.zeros(steps, 2, 128, dtype=dtype)
         vector = torch.ones(128, dtype=torch.promote_types(dtype, torch.float32))
         maybe = vector if filled else None
-        launchers.integrate([x], BareNeurons([maybe], maybe, vector, maybe, maybe, 0.25, 0.0, "hard", bits))
-        launchers.integrate([x, x], BareNeurons([None, maybe], vector, vector, None, None, 0.25, 0.1, "soft", bits))
+        launchers.integrate([x], BareNeurons([maybe], maybe, vector, maybe, maybe, 0.25, "hard", bits))
+        launchers.integrate([x, x], BareNeurons([None, maybe], vector, vector, None, None, 0.25, "soft", bits))
     for dtype, levels in QCFS:
         print(f"T=1 qcfs {dtype} {levels}", flush=True)  # noqa: T201
         x, threshold = torch.zeros(4096, dtype=dtype), torch.ones((), dtype=torch.promote_types(dtype, torch.float32))

@@ -140,7 +140,7 @@ def test_a_part_with_the_name_of_one_of_ours_is_not_taken_for_it(tmp_path: Path)
     run = fit(recipe, loss=mean, neuron=lif, out=tmp_path / "run", device="cpu")
     assert fired
     assert evaluate_run(run, device="cpu").loss == pytest.approx(run.rows()[-1]["test_loss"])
-    with pytest.raises(ValueError, match="needs the neuron 'lif', which was handed over in Python"):
+    with pytest.raises(ValueError, match="needs the neuron 'lif', which was passed in Python"):
         evaluate_run(run.folder, device="cpu")
 
 

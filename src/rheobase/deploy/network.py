@@ -92,21 +92,14 @@ class Network(nn.Module):
         timesteps = functional.check_sequence(x, timesteps)
         return self.walk(x[None] if x.ndim == 4 else x, lambda _, lif, currents: lif(currents, timesteps))
 
-    def step(
-        self, x: Tensor, state: State | None = None, see: Callable[[str, Tensor], None] | None = None
-    ) -> tuple[Tensor, State]:
-        """Run one timestep: x [N, C, H, W] and the state after the last one (None at the start) -> (logits, state).
-
-        `see` is called with the name and the spikes [N, C, ...] of every layer of neurons.
-        """
+    def step(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
+        """Run one timestep: x [N, C, H, W] and the state after the last one (None at the start) -> (logits, state)."""
         after: State = {}
 
         def fire(name: str, lif: LIF, currents: list[Tensor]) -> Tensor:
             current = total(currents)[0]
             v = lif.rest(current) if state is None else _of_state(state, name, current.shape)
             s, after[name] = lif.step(current, v)
-            if see is not None:
-                see(name, s)
             return s[None]
 
         for _, value in self.walk(x[None], fire):  # noqa: B007 (the last one is the result)

@@ -124,7 +124,6 @@ class LIF(nn.Module):
             decays=decay if isinstance(decay, Tensor) else None,
             initials=initial if isinstance(initial, Tensor) else None,
             decay=0.0 if isinstance(decay, Tensor) else decay,
-            initial=0.0 if isinstance(initial, Tensor) else initial,
             reset=self.reset,
             fraction_bits=self.fraction_bits,
         )

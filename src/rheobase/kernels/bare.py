@@ -28,9 +28,8 @@ class BareNeurons(NamedTuple):
     decays: Tensor | None
     """None if all channels have the same `decay`."""
     initials: Tensor | None
-    """Potentials before the first timestep. None if all channels have the same `initial` potential."""
+    """The potential before the first timestep. None if it is 0."""
     decay: float
-    initial: float
     reset: str
     fraction_bits: int | None
     """If given, potentials are multiples of 2**-fraction_bits; see `deploy.nodes.LIF`."""
@@ -50,7 +49,7 @@ def integrate(xs: Sequence[Tensor], neurons: BareNeurons) -> Tensor:
     "rheobase::integrate",
     mutates_args=(),
     schema="(Tensor[] xs, Tensor?[] scales, Tensor? bias, Tensor v_th, Tensor? decays, Tensor? initials, float decay, "
-    "float initial, str reset, int? fraction_bits) -> Tensor",
+    "str reset, int? fraction_bits) -> Tensor",
 )
 def _integrate(xs: list[Tensor], *arguments: Any) -> Tensor:
     from rheobase.kernels import triton

@@ -273,8 +273,8 @@ def _per_channel(p, column, channels, otherwise, ACC: tl.constexpr):
 def integrate_kernel(
     x1, x2, spikes, scale1, scale2, bias, v_th, decays, initials, rows, channels, x1_stride_t, x2_stride_t, stride_t,
     stride_n, stride_c, T: tl.constexpr, SEGMENT: tl.constexpr, PIXELS: tl.constexpr, BRANCHES: tl.constexpr,
-    DECAY: tl.constexpr, INITIAL: tl.constexpr, SOFT: tl.constexpr, ONE: tl.constexpr, ACC: tl.constexpr,
-    ROWS: tl.constexpr, CHANNELS: tl.constexpr,
+    DECAY: tl.constexpr, SOFT: tl.constexpr, ONE: tl.constexpr, ACC: tl.constexpr, ROWS: tl.constexpr,
+    CHANNELS: tl.constexpr,
 ):  # fmt: skip
     """Bare neurons. Potentials are any numbers where ONE is 0.0, else multiples of 1 / ONE."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
@@ -289,7 +289,7 @@ def integrate_kernel(
     lost = threshold
     if ONE > 0:
         lost = tl.floor(threshold * ONE) / ONE
-    v = tl.zeros((ROWS, CHANNELS), ACC) + _per_channel(initials, column, channels, nothing + INITIAL, ACC)
+    v = tl.zeros((ROWS, CHANNELS), ACC) + _per_channel(initials, column, channels, nothing, ACC)
     for start in range(0, T, SEGMENT):
         first_inputs = ()
         second_inputs = ()
