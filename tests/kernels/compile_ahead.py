@@ -14,7 +14,6 @@ from triton.backends.compiler import GPUTarget
 from rheobase.kernels import ahead
 from rheobase.kernels.fused import Constants, Received
 
-
 ready: list[str] = []  # by threads, whose lines on a screen might mix
 
 
