@@ -156,18 +156,18 @@ def group() -> str:
 def scale() -> str:
     """The model of scale against measured steps: processes of a CPU, and groups of one process on a GPU."""
     content = read("scale-cpu")
-    own, rows = content["setting"], []
-    for run in content["runs"]:
-        what = f"{run['processes']} x {own['threads']} cores, gloo"
-        rows.append((_network(own["network"]), what, str(run["batch"]), *_predicted(run)))
-    for run in content["groups_of_one"]:
-        rows.append((_network(run["network"]), "group of one, H200", str(run["batch"]), *_predicted(run)))
+    own = content["setting"]
+    rows = [
+        (_network(own["network"]), f"{run['processes']} x {own['threads']} cores, gloo", *_predicted(run))
+        for run in content["runs"]
+    ]
+    rows += [(_network(run["network"]), "group of one, H200", *_predicted(run)) for run in content["groups_of_one"]]
     return table(("network", "processes", "images each", "predicted, ms", "measured, ms", "ratio"), rows)
 
 
 def _predicted(run: Mapping[str, Any]) -> list[str]:
     times = [f"{1e3 * run[f'{kind}_seconds']:.3g}" for kind in ("predicted", "measured")]
-    return [*times, f"{run['predicted_to_measured']:.2f}"]
+    return [str(run["batch"]), *times, f"{run['predicted_to_measured']:.2f}"]
 
 
 def checkpoints() -> str:

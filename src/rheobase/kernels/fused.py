@@ -63,6 +63,18 @@ class Neurons(NamedTuple):
         return cls(weight, bias, mean, var, decays, Constants(*constants))
 
 
+class Received(NamedTuple):
+    """What tells the kernels that a soma needs: equal for all somas that need the same ones."""
+
+    xs: tuple[tuple[torch.Size, tuple[int, ...], torch.dtype], ...]
+    """Shape, strides and type of every branch."""
+    constants: Constants
+    learns_decay: bool
+    normalises: bool
+    members: int | None
+    """Of its process group."""
+
+
 _NEURONS = (
     "Tensor weight, Tensor bias, Tensor mean, Tensor var, Tensor? decays, float decay, float v_th, float width, "
     "float eps, str surrogate, str reset, bool reset_gradient"

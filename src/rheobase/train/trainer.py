@@ -22,6 +22,7 @@ from rheobase.train.freezing import freeze, train_mode
 from rheobase.train.optimizers import make_optimizer, set_learning_rate
 from rheobase.train.parts import Parts
 from rheobase.train.progress import Reporter, process_seconds
+from rheobase.train.rehearsal import rehearse
 from rheobase.train.runs import Row, Run
 from rheobase.train.step import Step, learning_rate, make_step
 from rheobase.train.stopping import Interrupted, Signals
@@ -100,6 +101,7 @@ class Trainer:
             self.writer.close()
 
     def _make_step(self, timesteps: int) -> Step:
+        rehearse(self.network, self.recipe, self.feed, timesteps)
         step = make_step(
             self.network,
             self.optimizer,
