@@ -34,9 +34,10 @@ def learning_curves(rows: list[dict[str, Any]], path: Path) -> None:
         (losses, ("loss", "test_loss"), 1),
         (accuracies, ("train_accuracy", "test_accuracy"), 100),
     ):
-        for name, label in zip(names, ("training", "test"), strict=True):
+        for i, (name, label) in enumerate(zip(names, ("training", "test"), strict=True)):
             points = [(row["epoch"], scale * row[name]) for row in rows if name in row]
-            axes.plot(*zip(*points, strict=True), label=label, marker="." if len(points) < 30 else "")
+            look = {"color": COLOURS[i], "linestyle": LINES[i], "marker": "." if len(points) < 30 else ""}
+            axes.plot(*zip(*points, strict=True), label=label, **look)
         axes.set_xlabel("epoch")
         axes.legend(frameon=False)
         _bare(axes)
