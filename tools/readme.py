@@ -52,7 +52,7 @@ def _introduction(runs: list[Kept]) -> str:
     devices = " and ".join(sorted({group.device for group in runs}))
     alone = all(len(group.runs) == 1 for group in runs)
     seeds = "one run each" if alone else "mean and standard deviation where there are several seeds"
-    return f"ResNet-19 on CIFAR-10, one {devices}: test accuracy after the last epoch, {seeds}."
+    return f"ResNet-19 on CIFAR-10 with T timesteps, one {devices}: test accuracy after the last epoch, {seeds}."
 
 
 def _differences(ours: Recipe, literal: Recipe) -> str:

@@ -6,8 +6,10 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 import torch
@@ -103,6 +105,37 @@ def test_rasters_are_of_the_trained_network(run: Path) -> None:
 def test_labels_cannot_break_the_page() -> None:
     assert "<b>" not in svg.heat_map([[1, 0], [0, 1]], ["<b>", "x"])
     assert "<i>" not in svg.line_chart({"<i>": ([1, 2], [3, 4]), "b": ([1], [2])}, "<i>", "y")
+
+
+def words(drawn: str) -> list[tuple[str, bool]]:
+    """Every text of a drawing, and whether it is turned."""
+    found = ElementTree.fromstring(drawn).iter("text")
+    return [(text.text or "", "rotate" in text.get("transform", "")) for text in found]
+
+
+def diagonal(n: int) -> list[list[int]]:
+    return [[3 * (i == j) for j in range(n)] for i in range(n)]
+
+
+def test_a_confusion_matrix_has_the_names_of_its_classes() -> None:
+    short = words(svg.heat_map(diagonal(3), ["a", "bc", "def"]))
+    assert [word for word in short if word[0] != "3"] == [(n, False) for n in ("a", "a", "bc", "bc", "def", "def")]
+    names = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "hand clapping"]
+    long = words(svg.heat_map(diagonal(10), names))
+    shown = [name for name, turned in long if turned]
+    assert shown == [*names[:9], "hand clappi\u2026"], "whole but for a very long one, turned where they need it"
+    assert [name for name, turned in long if not turned and name != "3"] == shown
+
+
+@pytest.mark.parametrize("n", [13, 100, 1000])
+def test_a_confusion_matrix_of_many_classes_is_readable(n: int) -> None:
+    drawn = ElementTree.fromstring(svg.heat_map(diagonal(n), [f"class {i}" for i in range(n)]))
+    cells = list(drawn.iter("rect"))
+    assert len(cells) == n, "a cell where there is something to see"
+    assert all(float(cell.get("width", 0)) > 0 for cell in cells)
+    heights = [float(text.get("y", 0)) for text in drawn.iter("text") if not text.get("transform")]
+    assert len(heights) > 5
+    assert all(b - a >= 11 for a, b in pairwise(heights)), "the font has 11 pixels"
 
 
 @pytest.mark.parametrize("channels", [1, 2, 3])
