@@ -264,7 +264,7 @@ def _neurons(network: nn.Module, shape: tuple[int, ...]) -> dict[str, int]:
 
 
 def _record(run: Run) -> DataInfo:
-    """Return the record of a run's data. Without a fingerprint, it is of an earlier version and may miss recordings."""
+    """Return the record of a run's data. Those of earlier versions, without a fingerprint, do not mark recordings."""
     loader = plugins.dataset.parts.get(run.recipe.data)
     expected = EXPECTED.get(loader) if loader else None
     return run.data if run.data.fingerprint or expected is None else expected

@@ -74,7 +74,7 @@ def input_dtype(network: nn.Module | onnx.Session) -> torch.dtype:
 
 
 def as_run(recipe: Recipe, network: nn.Module, device: torch.device) -> Recipe:
-    """Return the recipe with the precision to run in: that of training on a GPU, but float32 for integer networks."""
+    """Return the recipe with the precision to run in: that of training on a GPU; on a CPU, or in integers, float32."""
     integer = isinstance(network, Network) and network.integer
     return recipe if device.type == "cuda" and not integer else replace(recipe, precision="fp32")
 

@@ -25,8 +25,8 @@ class CapturedStep:
     """Call `step(*inputs)` eagerly a few times, for autotuning and optimiser state; then replay its graph.
 
     Every call is exactly one step. There is one graph, for the first kind of inputs that came more than `eager_calls`
-    times. Other kinds always run eagerly. If a step cannot be captured, everything does; `all_agree` asks the other
-    processes whether they could capture theirs.
+    times. Other kinds always run eagerly. So does everything if the step cannot be captured in all processes, which
+    `all_agree` finds out.
     """
 
     def __init__(self, step: Step, *, eager_calls: int = 3, all_agree: Callable[[bool], bool] = bool) -> None:

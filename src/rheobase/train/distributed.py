@@ -1,4 +1,4 @@
-"""Train one network in several processes: torchrun starts them, and `join` makes their steps equal to one.
+"""Train one network in several processes: torchrun starts them, and `join` makes their steps one.
 
 Gradients are summed (see `gradients`). The statistics of tdBN are those of the global batch: every layer gets the
 process group (see `nn.TdBN`), unless the recipe asks for local statistics.

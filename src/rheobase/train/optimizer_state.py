@@ -29,7 +29,7 @@ def kept(optimizer: Optimizer, network: nn.Module, name: str) -> Iterator[tuple[
 
 
 def restore(optimizer: Optimizer, network: nn.Module, saved: Mapping[str, Any]) -> None:
-    """Load the state that `kept` returned into the optimiser."""
+    """Load the state from `kept` into the optimiser."""
     parameters, state = dict(network.named_parameters()), {}
     for i, name in enumerate(_optimised(optimizer, network)):
         like, own = parameters[name], under(f"{name}.", saved)
