@@ -239,7 +239,7 @@ def integrate(xs: list[Tensor], neurons: BareNeurons) -> Tensor:
         layout.rows, layout.channels, xs[0].stride(0), xs[-1].stride(0), spikes.stride(0),
         layout.stride_n, layout.stride_c,
         T=steps, SEGMENT=_segment(steps), PIXELS=layout.pixels, BRANCHES=len(xs),
-        DECAY=neurons.decay, INITIAL=neurons.initial, SOFT=neurons.reset == "soft",
+        DECAY=neurons.decay, SOFT=neurons.reset == "soft",
         ONE=0.0 if neurons.fraction_bits is None else 2.0**neurons.fraction_bits, ACC=_accumulator(xs[0].dtype), **tile,
     )  # fmt: skip
     return spikes
