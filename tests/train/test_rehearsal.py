@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from rheobase import recipes
 from rheobase.data import Dataset, Split
 from rheobase.data.feed import Feed
-from rheobase.kernels.fused import Received
+from rheobase.kernels import fused, saving
+from rheobase.kernels.fused import Constants, Received
 from rheobase.models import build
 from rheobase.nn import Soma
 from rheobase.recipes import Recipe
@@ -37,7 +38,9 @@ def network_of(name: str, options: dict[str, Any], precision: str) -> nn.Module:
 
 
 @pytest.mark.parametrize(("name", "options", "precision"), SETTINGS)
-def test_it_tells_what_the_somas_of_a_step_receive(name: str, options: dict[str, Any], precision: str) -> None:
+def test_it_tells_what_the_somas_of_a_step_receive(
+    name: str, options: dict[str, Any], precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     network = network_of(name, options, precision)
     images = torch.zeros(5, 1, SIZES[name], SIZES[name], dtype=next(network.parameters()).dtype)
     found = received(network, recipe_of(precision), images, 3)
@@ -49,11 +52,35 @@ def test_it_tells_what_the_somas_of_a_step_receive(name: str, options: dict[str,
     somas = [module for module in network.modules() if isinstance(module, Soma)]
     for soma in somas:
         soma.register_forward_hook(note)
+    constants: list[tuple[Constants, bool]] = []  # as they come to the kernels
+    run = fused.run_forward
+
+    def spy(*of: Any) -> Any:
+        *_, decays, settings = of
+        constants.append((settings.constants, decays is not None))
+        return run(*of)
+
+    for module in (fused, saving):
+        monkeypatch.setattr(module, "run_forward", spy)
     with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
         network(torch.randn_like(images), 3).sum().backward()
     assert found == really
+    assert [(call.constants, call.learns_decay) for call in found] == constants
     assert len(found) == len(somas)
     assert {call.normalises for call in found} == ({True, False} if name == "ms_resnet18" else {True})
+
+
+class Moves(nn.Module):
+    """A layer that changes, and draws random numbers, in training."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.calls += 1
+        return nn.functional.dropout(x, 0.5, self.training)
 
 
 class Fails(nn.Module):
@@ -65,8 +92,7 @@ class Fails(nn.Module):
 def test_the_network_stays_as_it_is(fails: bool) -> None:
     network: Any = network_of("resnet8", {}, "fp32")
     network.body[1].eval()  # as a frozen part
-    if fails:
-        network.head = Fails()
+    network.head = nn.Sequential(Moves(), Fails() if fails else network.head)
     before = {name: value.clone() for name, value in network.state_dict().items()}
     modes, random = [m.training for m in network.modules()], torch.get_rng_state()
     if fails:
