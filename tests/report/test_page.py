@@ -138,7 +138,7 @@ def test_a_confusion_matrix_of_many_classes_is_readable(n: int) -> None:
     assert all(b - a >= 11 for a, b in pairwise(heights)), "the font has 11 pixels"
 
 
-@pytest.mark.parametrize(("layers", "steps", "columns"), [(9, 3, 1), (11, 3, 2), (11, 40, 1)])
+@pytest.mark.parametrize(("layers", "steps", "columns"), [(9, 3, 1), (11, 3, 2), (11, 40, 1), (2, 300, 1)])
 def test_spikes_of_many_layers_stand_in_two_columns(layers: int, steps: int, columns: int) -> None:
     fired = {
         f"body.{i}.soma": [[int((i + k + t) % 3 == 0) for t in range(steps)] for k in range(4)] for i in range(layers)

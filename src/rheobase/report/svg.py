@@ -153,6 +153,7 @@ def raster(layers: Mapping[str, Sequence[Sequence[int]]]) -> str:
     halves = 2 if len(layers) > 9 and (WIDTH / 2 - 96) / steps >= 10 else 1
     wide, count = WIDTH / halves, ceil(len(layers) / halves)
     column, every = min(66.0, (wide - 96) / steps), ceil(steps / 8)
+    gap = min(1, column / 10)
     parts, lowest = [], 0.0
     for half in range(halves):
         left, y = half * wide + 92, 4.0
@@ -164,8 +165,8 @@ def raster(layers: Mapping[str, Sequence[Sequence[int]]]) -> str:
             )
             for k, row in enumerate(rows):
                 parts += [
-                    f'<rect class="spike" x="{left + t * column + 1:.1f}" y="{y + 3.4 * k + 0.4:.1f}" '
-                    f'width="{column - 2:.1f}" height="2.6"/>'
+                    f'<rect class="spike" x="{left + t * column + gap:.1f}" y="{y + 3.4 * k + 0.4:.1f}" '
+                    f'width="{column - 2 * gap:.1f}" height="2.6"/>'
                     for t, fired in enumerate(row)
                     if fired
                 ]
