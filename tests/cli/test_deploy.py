@@ -197,7 +197,9 @@ def test_predict_from_run_and_files(run, tmp_path):
         rows.append([line.split(": ")[1] for line in result.output.splitlines()])
     assert all(row == rows[0] for row in rows[:4])  # int8 may differ
     assert len(rows[4]) == 1
-    with pytest.raises(ValueError, match=r"network\.onnx is an ONNX file, which runs on the CPU; use --device cpu"):
+    with pytest.raises(
+        ValueError, match=r"network\.onnx is an ONNX file, which runs only on the CPU; use --device cpu"
+    ):
         call("predict", run / "network.onnx", tmp_path / "five.npy", "--device", "cuda")
 
 
@@ -303,7 +305,7 @@ def test_convert_then_export_verify_and_predict(relu, tmp_path):
     assert result.exit_code == 0, result.output
     np.save(tmp_path / "image.npy", np.zeros((1, 8, 8), np.float32))
     assert "%" in call("predict", made, tmp_path / "image.npy").output
-    with pytest.raises(ValueError, match="whose neurons know no soft reset"):
+    with pytest.raises(ValueError, match="whose neurons cannot have a soft reset"):
         call("export", made, "--to", "nir", "--out", tmp_path / "network.nir")
     assert not (tmp_path / "network.nir").exists()
 
@@ -334,5 +336,5 @@ def test_what_needs_spikes_says_of_a_relu_network_to_convert_it(relu, here, argu
 
 
 def test_only_relu_networks_are_converted(run):
-    with pytest.raises(ValueError, match="are no ReLU; give a network that was trained with neuron=relu"):
+    with pytest.raises(ValueError, match="are not ReLUs; give a network that was trained with neuron=relu"):
         call("convert", run, "--method", "rmp", "--timesteps", 5)

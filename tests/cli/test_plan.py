@@ -97,8 +97,11 @@ def test_what_does_not_fit_is_marked_and_a_gpu_here_sets_the_pace(capsys: pytest
         (["--nodes", "-1"], "gpus, nodes: expected 1 or more of each, got 1 and -1"),
         (["--nodes", "2", "--link", "0"], "link: expected GB/s above 0, got 0"),
         (["--nodes", "2", "--latency", "nan"], "latency: expected microseconds, 0 or more, got nan"),
-        (["--gpus", "2", "--link", "10"], "link and latency are those between nodes: give them with --nodes 2"),
-        (["--gpus", "8", "--nodes", "9"], "72 GPUs need at least as many images in a batch, there are 64: take fewer"),
+        (
+            ["--gpus", "2", "--link", "10"],
+            "link and latency are for the network between nodes; use them with --nodes 2",
+        ),
+        (["--gpus", "8", "--nodes", "9"], "72 GPUs need at least as many images in a batch, got 64; use fewer"),
         (["--memory", "inf"], "--memory: expected at least 1 GiB, got inf"),
         (["--memory", "nan"], "--memory: expected at least 1 GiB, got nan"),
         (["--memory", "0.5"], "--memory: expected at least 1 GiB, got 0.5"),

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from rheobase.convert import convert
-from rheobase.convert.calibrated import best_threshold
+from rheobase.convert.calibrated import best_thresholds
 from rheobase.convert.graph import relu_graph
 from rheobase.convert.layers import Layers, channel_means
 from rheobase.deploy.agreement import record
@@ -18,7 +18,7 @@ def test_the_number_of_spikes_is_rounded() -> None:
     """A start at half of the threshold 1: 3/8 fires 3 times in 8 steps, where without it 2 spikes come."""
     network = convert(Single(1.0), "calibrated", 8, pixels(1.0, 0.875, 0.375, 0.125))
     lif = network.nodes["soma"]
-    assert (lif.v_th.item(), lif.initial) == (1.0, 0.5)
+    assert (lif.v_th.item(), lif.initial.item()) == (1.0, 0.5)
     assert network.nodes["conv"].bias.tolist() == pytest.approx([0.0])
     assert [readout(network(pixels(x), 8)).item() for x in (0.375, 0.125, 0.875)] == [0.375, 0.125, 0.875]
 
@@ -26,11 +26,17 @@ def test_the_number_of_spikes_is_rounded() -> None:
 def test_best_threshold_by_trial() -> None:
     """With two steps, a threshold of 1 hits all but the one outlier; with many steps all of them can be hit."""
     values = torch.tensor([0.5, 1.0] * 500 + [2.0])
-    assert best_threshold(values, 2) == pytest.approx(1.0)
-    assert best_threshold(values, 200) == pytest.approx(2.0)
-    assert best_threshold(torch.zeros(5), 2) == 1.0
+    both = torch.stack([values, 3 * values])  # each channel has its own
+    assert best_thresholds(both, 2).tolist() == pytest.approx([1.0, 3.0])
+    assert best_thresholds(both, 200).tolist() == pytest.approx([2.0, 6.0])
     # one step: what is above half a threshold fires, so both are met half-way
-    assert best_threshold(torch.tensor([0.6, 1.0]), 1) == pytest.approx(0.8)
+    assert best_thresholds(torch.tensor([[0.6, 1.0]]), 1).tolist() == pytest.approx([0.8])
+
+
+def test_silent_channels_have_a_threshold_too() -> None:
+    assert best_thresholds(torch.zeros(1, 5), 2).item() > 0
+    network = convert(Single(1.0, -1.0), "calibrated", 8, pixels(1.0, 0.5))
+    assert readout(network(pixels(0.5), 8)).flatten().tolist() == [0.5, 0.0]
 
 
 @pytest.mark.parametrize("block", [BasicBlock, MSBlock])

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from rheobase.convert.graph import Choice, Neurons, heights, layers_of, relu_graph, spiking
-from rheobase.deploy.network import LIF
+from rheobase.convert.graph import Choice, Neurons, _scaled, heights, layers_of, relu_graph, spiking
+from rheobase.deploy.nodes import LIF, Scale
 from rheobase.models import (
     BasicBlock,
     Bottleneck,
@@ -48,6 +48,30 @@ def test_spikes_stand_for_thresholds() -> None:
     assert (lif.decay, lif.reset, lif.initial, lif.v_th.tolist()) == (1.0, "hard", 0.5, [3.0] * 3)
 
 
+@pytest.mark.parametrize("head", [PooledHead, DenseHead])
+@pytest.mark.parametrize("block", [BasicBlock, MSBlock])
+def test_each_channel_can_have_a_threshold(block: type[nn.Module], head: type[nn.Module]) -> None:
+    """One number per channel, all the same, makes the network that the number makes."""
+    graph, x = relu_graph(relu_net(block, head)), images(4, 2, 8)
+    numbers = {name: 0.5 + 0.25 * i for i, name in enumerate(layers_of(graph))}
+    one = spiking(graph, Choice({name: Neurons(n, initial=n / 2) for name, n in numbers.items()}))
+    vectors = {name: torch.full_like(graph.nodes[name].v_th, n) for name, n in numbers.items()}
+    many = spiking(graph, Choice({name: Neurons(v, initial=v / 2) for name, v in vectors.items()}))
+    assert torch.equal(one(x, 5), many(x, 5))
+
+
+def test_weights_are_multiplied_by_the_threshold_of_the_channel_they_read() -> None:
+    height = torch.tensor([2.0, 3.0])
+    conv, grouped = nn.Conv2d(2, 4, 3), nn.Conv2d(2, 4, 3, groups=2)
+    flat, scale = nn.Linear(6, 1), Scale(torch.ones(2), None)
+    assert torch.equal(_scaled(conv, height, None).weight, conv.weight * height.view(1, 2, 1, 1))
+    assert torch.equal(
+        _scaled(grouped, height, None).weight, grouped.weight * torch.tensor([2.0, 2, 3, 3]).view(4, 1, 1, 1)
+    )
+    assert torch.equal(_scaled(flat, height, None).weight, flat.weight * torch.tensor([2.0, 2, 2, 3, 3, 3]))
+    assert torch.equal(_scaled(scale, height, None).weight, height)
+
+
 def test_thresholds_of_qcfs_are_kept() -> None:
     model = relu_net(soma=QcfsSoma, levels=4)
     model.soma.threshold.fill_(1.5)
@@ -79,11 +103,11 @@ class Direct(nn.Module):
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
-        (lambda: build("resnet8"), r"the neurons of soma \(Soma\) are no ReLU; give a network that was trained with"),
-        (lambda: relu_net(soma=Doubled), r"the neurons of soma \(Doubled\) are no ReLU"),
+        (lambda: build("resnet8"), r"the neurons of soma \(Soma\) are not ReLUs; give a network that was trained with"),
+        (lambda: relu_net(soma=Doubled), r"the neurons of soma \(Doubled\) are not ReLUs"),
         (Pooling, r"pool \(MaxPool2d\) takes the largest of several inputs, .* train the network with average pooling"),
         (lambda: relu_net(SEWBlock), r"adds outputs of several layers \(.*\), whose spikes stand for different values"),
-        (Direct, "'second' reads the spikes of 'first' without a synapse between; put one there"),
+        (Direct, "'second' reads the spikes of 'first' without a synapse in between; add one"),
     ],
 )
 def test_what_cannot_be_converted(make: type[nn.Module], sentence: str) -> None:

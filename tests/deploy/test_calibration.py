@@ -6,7 +6,8 @@ from torch import nn
 from rheobase.deploy import calibration
 from rheobase.deploy.calibration import Calibration
 from rheobase.deploy.convolution import convolution
-from rheobase.deploy.network import INPUT, LIF, Network
+from rheobase.deploy.network import INPUT, Network
+from rheobase.deploy.nodes import LIF
 
 
 def network() -> Network:

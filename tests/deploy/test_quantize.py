@@ -7,7 +7,8 @@ from rheobase.deploy import nirfile
 from rheobase.deploy.agreement import agreement, record
 from rheobase.deploy.folding import fold
 from rheobase.deploy.formats import nir as rheobase_nir
-from rheobase.deploy.network import INPUT, LIF, Network, Scale
+from rheobase.deploy.network import INPUT, Network
+from rheobase.deploy.nodes import LIF, Scale
 from rheobase.deploy.pairs import FRACTION_BITS
 from rheobase.deploy.quantize import int8_unit, quantize
 from rheobase.deploy.simulate import simulate

@@ -164,3 +164,12 @@ def test_recordings_are_drawn_in_rows(tmp_path: Path) -> None:
     assert [p.name for p in sorted(tmp_path.iterdir())] == ["one.png", "two.png"]
     plots.recordings([("one", seen)], tmp_path / "one.svg")
     assert "<svg" in (tmp_path / "one.svg").read_text()
+
+
+@pytest.mark.parametrize(("xs", "shown"), [([1, 2, 512], "64"), ([0.5, 2, 512], "10^{2}")])
+def test_counts_that_double_are_numbers_and_other_values_are_powers_of_ten(xs: list[float], shown: str) -> None:
+    pytest.importorskip("matplotlib", reason="plots need matplotlib")
+    axes = plots.figure(4, 3).subplots()
+    plots._chart(axes, Chart("", "timesteps", "%", {"": (xs, [1.0, 2.0, 3.0])}, log_x=True))
+    axes.figure.canvas.draw()
+    assert any(shown in tick.get_text() for tick in axes.get_xticklabels())

@@ -28,6 +28,20 @@ def test_measured_and_computed_times_of_a_group(monkeypatch: pytest.MonkeyPatch)
     assert local[2:6] == ["local", "20.00", "20.20", "1.010"]
 
 
+def test_the_model_of_scale_against_measurements(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = {"predicted_seconds": 0.2, "measured_seconds": 0.25, "predicted_to_measured": 0.8}
+    content = {
+        "setting": {"network": "resnet8", "threads": 4},
+        "runs": [{"processes": 2, "batch": 64, **times}],
+        "groups_of_one": [{"network": "resnet19", "batch": 256, **times}],
+    }
+    monkeypatch.setattr(documents, "read", lambda name: content)
+    assert cells(documents.scale()) == [
+        ["ResNet-8", "2 x 4 cores, gloo", "64", "200", "250", "0.80"],
+        ["ResNet-19", "group of one, H200", "256", "200", "250", "0.80"],
+    ]
+
+
 def test_the_stop_for_a_checkpoint_is_the_median_and_the_longest(monkeypatch: pytest.MonkeyPatch) -> None:
     found = {"batch": 8, "step_seconds": 0.03, "checkpoint_bytes": 176_400_000}
     found |= {"stall_seconds": [0.009, 0.001, 0.002], "written_seconds": [0.5, 0.25, 3.0]}

@@ -33,6 +33,8 @@ from rheobase.extras import installed
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from torch import Tensor
+
     from rheobase.deploy.agreement import Agreement
 
 OutOption = Annotated[
@@ -116,7 +118,7 @@ def convert(
 ) -> None:
     """Convert a trained ReLU network into a spiking network of integrate-and-fire neurons, in one file."""
     from rheobase.deploy.formats import native
-    from rheobase.deploy.network import LIF
+    from rheobase.deploy.nodes import LIF
     from rheobase.tasks.convert import convert_run
     from rheobase.tasks.open import open_trained
     from rheobase.train import choose_device
@@ -131,7 +133,7 @@ def convert(
     rows = table("layer", "threshold", "initial potential")
     for name, node in network.nodes.items():
         if isinstance(node, LIF):
-            rows.add_row(name, f"{node.v_th[0]:.3f}", f"{node.initial:.3f}")
+            rows.add_row(name, _range(node.v_th), _range(node.initial))
     console.print(rows, soft_wrap=False)
     console.print(f"wrote {target}: integrate-and-fire neurons, {network.info['recipe']['reset']} reset")
     print_next(
@@ -275,6 +277,12 @@ def deploy(run: Path) -> None:
         f"deployed to {target}: at most {100 * max(found.agreement.layers.values()):.4f} % of spikes differ, "
         f"test accuracy {100 * found.deployed:.2f} %; verdict: {found.verdict}"
     )
+
+
+def _range(values: "float | Tensor") -> str:
+    """One number, or the lowest and the highest."""
+    low, high = (values, values) if isinstance(values, float) else (float(v) for v in values.aminmax())
+    return f"{low:.3f}" if low == high else f"{low:.3f} to {high:.3f}"
 
 
 def _print_agreement(found: "Mapping[str, Agreement]") -> None:

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from rheobase.deploy.lower import node_shapes
-from rheobase.deploy.network import INPUT, LIF, Network
+from rheobase.deploy.network import INPUT, Network
+from rheobase.deploy.nodes import LIF
 
 MEMORY = 2**28  # bytes for the spikes of the widest layer, which take one each
 BATCH = 16  # images that run at once
@@ -73,14 +74,14 @@ class Calibration:
 
 
 def _size(conv: nn.Conv2d, size: Sequence[int]) -> list[int]:
-    """Height and width of what the convolution makes of images of that size."""
+    """Return height and width of the convolution's output for images of this size."""
     assert not isinstance(conv.padding, str)
     windows = zip(size, conv.padding, conv.dilation, conv.kernel_size, conv.stride, strict=True)
     return [(n + 2 * p - d * (k - 1) - 1) // s + 1 for n, p, d, k, s in windows]
 
 
 def _places(shape: tuple[int, ...], most: int) -> Places:
-    """Of an output [T, N, H, W]: all, or so many at random, always the same ones."""
+    """Return all positions of an output [T, N, H, W], or at most `most` of them, drawn with a fixed seed."""
     total = prod(shape)
     chosen = torch.arange(total)
     if total > most:
@@ -89,13 +90,13 @@ def _places(shape: tuple[int, ...], most: int) -> Places:
 
 
 def _read(x: Tensor, conv: nn.Conv2d, where: Places) -> Tensor:
-    """What the convolution sees of x [T, N, C, H, W] at those places of its output: [P, C * kernel]."""
+    """Return the part of x [T, N, C, H, W] that the convolution reads for each of P outputs: [P, C * kernel]."""
     assert not isinstance(conv.padding, str)
     step, image, row, column = (index[:, None, None] for index in where)
     (top, left), (height, width) = conv.padding, conv.kernel_size
     padded = nn.functional.pad(x, (left, left, top, top))
     rows = row * conv.stride[0] + torch.arange(height, device=x.device)[:, None] * conv.dilation[0]
     columns = column * conv.stride[1] + torch.arange(width, device=x.device) * conv.dilation[1]
-    # [P, kernel, C]; a step that all share is there once
+    # [P, kernel, C]; if all timesteps share one image, x holds it once
     read = padded[step % len(x), image, :, rows, columns].permute(0, 3, 1, 2).flatten(1)
     return read if read.is_floating_point() else read.float()

@@ -23,7 +23,8 @@ from rheobase import functional
 from rheobase.deploy.calibration import Calibration, Pair
 from rheobase.deploy.convolution import convolution
 from rheobase.deploy.lower import lower
-from rheobase.deploy.network import INPUT, LIF, Network, Scale
+from rheobase.deploy.network import INPUT, Network
+from rheobase.deploy.nodes import LIF, Scale
 from rheobase.deploy.pairs import FRACTION_BITS, LARGEST_INPUT
 from rheobase.deploy.rounding import LARGEST, rounded
 

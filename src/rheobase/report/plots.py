@@ -133,7 +133,10 @@ def _chart(axes: Any, chart: Chart) -> None:
         axes.set_xticks(range(0, len(xs), every), xs[::every], fontsize=7)
     if chart.log:
         axes.set_yscale("log")
-    if chart.log_x:
+    if chart.log_x and all(float(x).is_integer() for xs, _ in chart.series.values() for x in xs):
+        axes.set_xscale("log", base=2)  # counts such as timesteps, which double
+        axes.xaxis.set_major_formatter("{x:g}")
+    elif chart.log_x:
         axes.set_xscale("log")
     _name(axes, chart, x=chart.x, y=chart.y)
 
