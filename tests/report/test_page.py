@@ -138,6 +138,26 @@ def test_a_confusion_matrix_of_many_classes_is_readable(n: int) -> None:
     assert all(b - a >= 11 for a, b in pairwise(heights)), "the font has 11 pixels"
 
 
+@pytest.mark.parametrize(("layers", "steps", "columns"), [(9, 3, 1), (11, 3, 2), (11, 40, 1), (2, 300, 1)])
+def test_spikes_of_many_layers_stand_in_two_columns(layers: int, steps: int, columns: int) -> None:
+    fired = {
+        f"body.{i}.soma": [[int((i + k + t) % 3 == 0) for t in range(steps)] for k in range(4)] for i in range(layers)
+    }
+    drawn = ElementTree.fromstring(svg.raster(fired))
+    bands = [rect for rect in drawn.iter("rect") if rect.get("class") == "band"]
+    spikes = [rect for rect in drawn.iter("rect") if rect.get("class") == "spike"]
+    assert len(bands) == layers
+    assert len({band.get("x") for band in bands}) == columns
+    assert len(spikes) == sum(sum(map(sum, rows)) for rows in fired.values())
+    assert len({(spike.get("x"), spike.get("y")) for spike in spikes}) == len(spikes), "none on top of another"
+    _, _, width, height = map(float, drawn.get("viewBox", "").split())
+    for rect in (*bands, *spikes):
+        x, y, wide, tall = (float(rect.get(key, 0)) for key in ("x", "y", "width", "height"))
+        assert wide > 0
+        assert x + wide <= width
+        assert y + tall <= height
+
+
 @pytest.mark.parametrize("channels", [1, 2, 3])
 def test_pictures_are_pngs_of_the_pixels(channels: int) -> None:
     image = pytest.importorskip("PIL.Image", reason="reading pictures needs pillow")

@@ -29,6 +29,15 @@ def test_plot_is_a_picture(tmp_path: Path) -> None:
     assert pixels[..., :3].std() > 0.05
 
 
+def test_ticks_are_whole_epochs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib", reason="plots need matplotlib")
+    drawn: list[Any] = []
+    monkeypatch.setattr(plots, "_save", lambda picture, path: drawn.append(picture))
+    plots.learning_curves(rows(4), tmp_path / "curves.png")
+    for axes in drawn[0].axes:
+        assert all(tick == int(tick) for tick in axes.get_xticks())
+
+
 def test_a_link_in_the_folder_of_a_run_is_not_followed(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="plots need matplotlib")
     (tmp_path / "mine").write_text("mine")

@@ -37,6 +37,13 @@ def test_the_version_is_one() -> None:
     assert f"\nversion: {own}\ndate-released: {newest[2]}\n" in cited
 
 
+def test_every_extra_is_documented() -> None:
+    project = tomllib.loads((package.ROOT / "pyproject.toml").read_text())["project"]
+    extras = set(project["optional-dependencies"]) - {"dev"}
+    install = (package.ROOT / "docs" / "install.md").read_text()
+    assert set(re.findall(r"^\| `(\w+)` \|", install, re.MULTILINE)) == extras
+
+
 def test_a_whole_archive_passes(tmp_path: Path) -> None:
     package.check(wheel(tmp_path, package.package_files()))
     sdist = tmp_path / "rheobase-1.tar.gz"

@@ -39,6 +39,7 @@ def learning_curves(rows: list[dict[str, Any]], path: Path) -> None:
             look = {"color": COLOURS[i], "linestyle": LINES[i], "marker": "." if len(points) < 30 else ""}
             axes.plot(*zip(*points, strict=True), label=label, **look)
         axes.set_xlabel("epoch")
+        axes.xaxis.get_major_locator().set_params(integer=True)
         axes.legend(frameon=False)
         _bare(axes)
     losses.set_ylabel("loss")

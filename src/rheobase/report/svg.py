@@ -148,25 +148,32 @@ def heat_map(matrix: Sequence[Sequence[int]], labels: Sequence[str]) -> str:
 
 
 def raster(layers: Mapping[str, Sequence[Sequence[int]]]) -> str:
-    """Draw the spikes of a few neurons per layer. Time runs to the right, layers from top to bottom."""
+    """Draw the spikes of a few neurons per layer. Time runs to the right. Many layers stand in two columns."""
     steps = max(len(row) for rows in layers.values() for row in rows)
-    column = min(66.0, (WIDTH - 96) / steps)
-    parts, y = [], 4.0
-    for name, rows in layers.items():
-        tall = 3.4 * len(rows)
-        parts.append(_text(88, y + tall / 2 + 3, short(name), "end"))
-        parts.append(f'<rect class="band" x="92" y="{y:.1f}" width="{column * steps:.1f}" height="{tall:.1f}"/>')
-        for k, row in enumerate(rows):
-            parts += [
-                f'<rect class="spike" x="{92 + t * column + 1:.1f}" y="{y + 3.4 * k + 0.4:.1f}" '
-                f'width="{column - 2:.1f}" height="2.6"/>'
-                for t, fired in enumerate(row)
-                if fired
-            ]
-        y += tall + 5
-    every = ceil(steps / 8)
-    parts += [_text(92 + (t + 0.5) * column, y + 9, str(t + 1), "middle") for t in range(0, steps, every)]
-    return _svg(parts, "spikes over time", WIDTH, int(y + 16))
+    halves = 2 if len(layers) > 9 and (WIDTH / 2 - 96) / steps >= 10 else 1
+    wide, count = WIDTH / halves, ceil(len(layers) / halves)
+    column, every = min(66.0, (wide - 96) / steps), ceil(steps / 8)
+    gap = min(1, column / 10)
+    parts, lowest = [], 0.0
+    for half in range(halves):
+        left, y = half * wide + 92, 4.0
+        for name, rows in list(layers.items())[half * count : (half + 1) * count]:
+            tall = 3.4 * len(rows)
+            parts.append(_text(left - 4, y + tall / 2 + 3, short(name), "end"))
+            parts.append(
+                f'<rect class="band" x="{left:.1f}" y="{y:.1f}" width="{column * steps:.1f}" height="{tall:.1f}"/>'
+            )
+            for k, row in enumerate(rows):
+                parts += [
+                    f'<rect class="spike" x="{left + t * column + gap:.1f}" y="{y + 3.4 * k + 0.4:.1f}" '
+                    f'width="{column - 2 * gap:.1f}" height="2.6"/>'
+                    for t, fired in enumerate(row)
+                    if fired
+                ]
+            y += tall + 5
+        parts += [_text(left + (t + 0.5) * column, y + 9, str(t + 1), "middle") for t in range(0, steps, every)]
+        lowest = max(lowest, y)
+    return _svg(parts, "spikes over time", WIDTH, int(lowest + 16))
 
 
 def network(graph: Sequence[Mapping[str, Any]], rates: Mapping[str, float]) -> str:
