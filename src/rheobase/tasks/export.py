@@ -28,34 +28,40 @@ def write(
     module: Any,
     source: Run | Path,
     *,
-    int8: bool,
+    bits: int | None,
     data: Path | None,
     device: torch.device = CPU,
     tell: Tell = silent,
     **options: Any,
 ) -> None:
-    """Write the folded network of `source` to `target` by the `module` of its format, in integers if asked.
+    """Write the folded network of `source` to `target` by the `module` of its format.
 
-    Those are found on `device`.
+    With a number of `bits`, weights are integers of that many, which are found on `device`.
     """
     stated = about(network, source)
-    if int8:
+    if bits is not None:
         if isinstance(source, Run):
             dataset = source.open_data(data)
         else:
             dataset = open_data(stated.recipe, stated.data, data, source)
-        network = quantized(network, dataset, stated.recipe, device, tell)
+        network = quantized(network, dataset, stated.recipe, device, tell, bits=bits)
     module.write(network, target, stated.data.shape, **options)
 
 
 def quantized(
-    network: Network, dataset: Dataset, recipe: Recipe, device: torch.device = CPU, tell: Tell = silent
+    network: Network,
+    dataset: Dataset,
+    recipe: Recipe,
+    device: torch.device = CPU,
+    tell: Tell = silent,
+    *,
+    bits: int = 8,
 ) -> Network:
     """The network in integers, calibrated by training images on `device`; it is on the CPU then."""
     images = calibration_images(dataset, recipe)
     timesteps = recipe.timesteps if images.ndim == 4 else None
     with cudnn(allow_tf32=False):
-        return quantize(copy.deepcopy(network).to(device), images, timesteps, tell).cpu()
+        return quantize(copy.deepcopy(network).to(device), images, timesteps, tell, bits=bits).cpu()
 
 
 def calibration_images(dataset: Dataset, recipe: Recipe) -> Tensor:
