@@ -101,7 +101,7 @@ def test_integers_that_lose_too_much_name_what_helps(run, tmp_path, monkeypatch,
         assert "verdict: less accurate than the trained network" in result.output
         hints = " ".join(result.output.split("next:")[1].split())
         again = f"rheobase export {run} --to {kind}"
-        finer = f"{again} --int16 weights of 16 bits: far fewer spikes change "
+        finer = f"{again} --int16 weights of 16 bits: fewer spikes change "
         assert hints == f"{finer if bits == 8 else ''}{again} floating point: nothing is lost"
 
 

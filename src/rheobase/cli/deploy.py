@@ -145,7 +145,7 @@ def export(
     to: Annotated[Format, typer.Option(help="Format of the file.")],
     int8: Annotated[bool, typer.Option("--int8", help="Quantise the weights to int8; ONNX stores doubles.")] = False,
     int16: Annotated[
-        bool, typer.Option("--int16", help="Quantise the weights to 16 bits, which changes far fewer spikes.")
+        bool, typer.Option("--int16", help="Quantise the weights to 16 bits: fewer spikes change.")
     ] = False,
     form: Annotated[Form, typer.Option(help="Form of a NIR file; portable uses convolutions only.")] = Form.canonical,
     data: DataOption = None,
@@ -220,7 +220,7 @@ def verify(
         if not found.only_rounded:
             print_next((command_line(*again), "export this run again"))
         else:
-            finer = command_line(*again, "--int16", data=data), "weights of 16 bits: far fewer spikes change"
+            finer = command_line(*again, "--int16", data=data), "weights of 16 bits: fewer spikes change"
             exact = command_line(*again), "floating point: nothing is lost"
             print_next(*([finer, exact] if found.bits == 8 else [exact]))
         raise typer.Exit(1)
