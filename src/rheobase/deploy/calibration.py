@@ -1,6 +1,5 @@
-"""A network and its integer version at work side by side, layer by layer, while the latter is being made."""
+"""The integer version of a network at work, layer by layer, while it is being made."""
 
-import copy
 from collections.abc import Mapping, Sequence
 from math import prod
 
@@ -15,53 +14,50 @@ MEMORY = 2**28  # bytes for the spikes of the widest layer, which take one each
 BATCH = 16  # images that run at once
 PLACES, VALUES = 8192, 2**25  # at most so many places in a layer's output are looked at, and values of their inputs
 
-Pair = tuple[Tensor, Tensor]  # of the exact network, and of its integer version
 Places = tuple[Tensor, ...]  # step, image, row and column
 
 
 class Calibration:
-    """`exact` is a network of convolutions and neurons, for `images` [T, N, C, H, W] in multiples of its input unit.
+    """`exact` is the network of convolutions and neurons; `images` [T, N, C, H, W] are integers.
 
     T is 1 where all steps see the same.
     """
 
     def __init__(self, exact: Network, images: Tensor, timesteps: int) -> None:
         self.inputs_of, self.timesteps = exact.inputs, timesteps
-        self.nodes = dict(copy.deepcopy(exact).float().nodes)  # fast; a spike that flips does not matter here
         self.until: dict[str, str] = {}  # whose spikes are needed up to which layer
         for name, node in exact.nodes.items():
             for synapse in exact.inputs[name] if isinstance(node, LIF) else (name,):
                 self.until |= dict.fromkeys(exact.inputs[synapse], name)
         widest = max(prod(shape) for shape in node_shapes(exact, tuple(images.shape[2:])).values())
         few = min(images.shape[1], max(1, MEMORY // (widest * timesteps)))
-        images = images[:, (torch.arange(few) * images.shape[1] // few).to(images.device)]  # from everywhere
-        self.sent: dict[str, Pair] = {INPUT: (images, images.round())}
+        from_everywhere = (torch.arange(few) * images.shape[1] // few).to(images.device)
+        self.sent: dict[str, Tensor] = {INPUT: images[:, from_everywhere]}
 
-    def inputs(self, synapses: Mapping[str, nn.Conv2d]) -> dict[str, Pair]:
+    def inputs(self, synapses: Mapping[str, nn.Conv2d]) -> dict[str, Tensor]:
         """What every synapse of one layer reads, [P, C * kernel], at the same places of the layer."""
-        sent = {name: (self._sent_to(name, 0), self._sent_to(name, 1)) for name in synapses}
+        sent = {name: self._sent_to(name) for name in synapses}
         name, conv = next(iter(synapses.items()))
-        steps = max(len(exact) for exact, _ in sent.values())
+        steps = max(len(x) for x in sent.values())
         most = min(PLACES, VALUES // max(conv.weight[0].numel() for conv in synapses.values()))
-        first = sent[name][0]
+        first = sent[name]
         where = _places((steps, first.shape[1], *_size(conv, first.shape[3:])), max(1, most))
         where = tuple(index.to(first.device) for index in where)
-        reads = {name: [_read(x, conv, where) for x in sent[name]] for name, conv in synapses.items()}
-        return {name: (exact, integer) for name, (exact, integer) in reads.items()}
+        return {name: _read(sent[name], conv, where) for name, conv in synapses.items()}
 
     def fire(self, name: str, nodes: Mapping[str, nn.Module]) -> None:
         """Let that layer of neurons fire; `nodes` has its integer version."""
-        self.sent[name] = self._spikes(name, self.nodes, 0), self._spikes(name, nodes, 1)
+        self.sent[name] = self._spikes(name, nodes)
         for source in [source for source, last in self.until.items() if last == name]:
             del self.sent[source]
 
-    def _sent_to(self, synapse: str, version: int) -> Tensor:
+    def _sent_to(self, synapse: str) -> Tensor:
         """The sum of what its sources send."""
-        first, *others = (self.sent[source][version] for source in self.inputs_of[synapse])
+        first, *others = (self.sent[source] for source in self.inputs_of[synapse])
         return sum((x.to(torch.uint8) for x in others), start=first.to(torch.uint8)) if others else first
 
-    def _spikes(self, name: str, nodes: Mapping[str, nn.Module], version: int) -> Tensor:
-        synapses = {synapse: self._sent_to(synapse, version) for synapse in self.inputs_of[name]}
+    def _spikes(self, name: str, nodes: Mapping[str, nn.Module]) -> Tensor:
+        synapses = {synapse: self._sent_to(synapse) for synapse in self.inputs_of[name]}
         parts = []
         for batch in zip(*(x.split(BATCH, 1) for x in synapses.values()), strict=True):
             currents = []

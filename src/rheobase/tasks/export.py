@@ -28,7 +28,7 @@ def write(
     module: Any,
     source: Run | Path,
     *,
-    int8: bool,
+    bits: int | None,
     data: Path | None,
     device: torch.device = CPU,
     tell: Tell = silent,
@@ -36,22 +36,28 @@ def write(
 ) -> None:
     """Write the folded network of `source` to `target` with the `module` of its format.
 
-    If `int8`, quantise it first, on `device`.
+    If a number of `bits` is given, quantise its weights to that many first, on `device`.
     """
     stated = about(network, source)
-    if int8:
-        network = quantized(network, open_dataset(source, stated, data), stated.recipe, device, tell)
+    if bits is not None:
+        network = quantized(network, open_dataset(source, stated, data), stated.recipe, device, tell, bits=bits)
     module.write(network, target, stated.data.shape, **options)
 
 
 def quantized(
-    network: Network, dataset: Dataset, recipe: Recipe, device: torch.device = CPU, tell: Tell = silent
+    network: Network,
+    dataset: Dataset,
+    recipe: Recipe,
+    device: torch.device = CPU,
+    tell: Tell = silent,
+    *,
+    bits: int = 8,
 ) -> Network:
     """Return the quantised network, on the CPU. It is calibrated with training images on `device`."""
     images = calibration_images(dataset, recipe)
     timesteps = recipe.timesteps if images.ndim == 4 else None
     with cudnn(allow_tf32=False):
-        return quantize(copy.deepcopy(network).to(device), images, timesteps, tell).cpu()
+        return quantize(copy.deepcopy(network).to(device), images, timesteps, tell, bits=bits).cpu()
 
 
 def calibration_images(dataset: Dataset, recipe: Recipe) -> Tensor:

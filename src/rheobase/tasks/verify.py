@@ -42,9 +42,14 @@ class Verification:
     right: int  # images that the trained network recognises
     lost: int  # of these, the images that the file does not recognise
     won: int  # images that only the file recognises
-    integer: bool
+    bits: int | None  # of the weights, if the network is quantised
     operations: tuple[float, float] | None  # additions and multiplications per image, if the file shows its spikes
     simulation: "Comparison | None"
+
+    @property
+    def integer(self) -> bool:
+        """Whether the file is a quantised network."""
+        return self.bits is not None
 
     @property
     def trained(self) -> float:
@@ -169,7 +174,7 @@ def verify(
         right=int(right.sum()),
         lost=int((right & ~found).sum()),
         won=int((found & ~right).sum()),
-        integer=network.integer,
+        bits=_bits(network),
         operations=counted,
         simulation=simulation,
     )
@@ -194,6 +199,13 @@ def _refuse_another(path: Path, stated: About, source: Run | Path, own: About) -
     ):
         if one != other:
             raise ValueError(f"{path} has {what} than {source}; give the run that it was exported from")
+
+
+def _bits(network: Network | Session) -> int | None:
+    """Return the bits of its weights if it is quantised. Files of older versions have 8 and do not say so."""
+    if not network.integer:
+        return None
+    return 16 if network.info.get("bits") == 16 else 8
 
 
 def _difference(expected: Tensor, found: Tensor) -> float:
