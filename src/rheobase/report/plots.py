@@ -15,6 +15,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 GREYS = ("#8C959F", "#C3CAD1")  # what our own bars are compared with
 LINES = ("-", "--", ":")
 LETTERS = 64  # of a title above one chart; more would be cut off
+SMALL = 90  # letters of a legend in one line
 LABELS = 18  # numbers under the bars of one chart; more would overlap
 WIDE, TALL = 5.2, 4.6  # inches of a chart
 BAR, FRAME = 0.2, 0.3  # inches of a horizontal bar, and of the title above some
@@ -147,7 +148,7 @@ def _name(axes: Any, chart: Chart, x: str, y: str) -> None:
     axes.set_title(chart.title, fontsize=9, loc="left")
     _bare(axes)
     if len(chart.series) > 1:
-        columns = max(1, LETTERS // (max(map(len, chart.series)) + 5))
+        columns = max(1, SMALL // (max(map(len, chart.series)) + 7))  # a line and gaps take as much as seven
         moved = need("matplotlib.transforms", "a plot").offset_copy
         below = moved(axes.transAxes, axes.figure, y=-BELOW, units="points")
         axes.legend(
