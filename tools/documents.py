@@ -160,8 +160,10 @@ def scale() -> str:
     for run in content["runs"]:
         what = f"{run['processes']} x {own['threads']} cores, gloo"
         rows.append((_network(own["network"]), what, str(run["batch"]), *_predicted(run)))
-    for run in content["groups_of_one"]:
-        rows.append((_network(run["network"]), "group of one, H200", str(run["batch"]), *_predicted(run)))
+    rows += [
+        (_network(run["network"]), "group of one, H200", str(run["batch"]), *_predicted(run))
+        for run in content["groups_of_one"]
+    ]
     return table(("network", "processes", "images each", "predicted, ms", "measured, ms", "ratio"), rows)
 
 
@@ -175,11 +177,13 @@ def checkpoints() -> str:
     rows = []
     for name, found in read("checkpoint-nvidia-h200")["results"]["cuda"].items():
         stalls, written = found["stall_seconds"], statistics.median(found["written_seconds"])
-        times = (found["step_seconds"], statistics.median(stalls), max(stalls))
+        drags = found["drag_seconds"]
+        times = (found["step_seconds"], statistics.median(stalls), max(stalls), statistics.median(drags), max(drags))
         cells = (f"{1e3 * seconds:.1f}" for seconds in times)
         size = f"{found['checkpoint_bytes'] / 1e6:.0f}"
         rows.append((_network(name), str(found["batch"]), size, *cells, f"{written:.2f}"))
-    return table(("network", "images", "MB", "step, ms", "stop, ms", "longest stop, ms", "written after, s"), rows)
+    stops = ("stop, ms", "longest", "all until written, ms", "longest")
+    return table(("network", "images", "MB", "step, ms", *stops, "written after, s"), rows)
 
 
 def _network(name: str) -> str:
