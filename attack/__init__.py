@@ -1,4 +1,4 @@
-"""Attacks on the program, with counts of how each of them ended.
+"""Attacks on the program, with counts of how they ended.
 
-A part is a module here with a function `attack(full, seed)`; `python -m attack` runs the parts that it lists.
+A part is a module here with a function `attack(full, seed)`. `python -m attack` runs the parts that it lists.
 """

@@ -1,6 +1,6 @@
-"""Attack the program: `python -m attack`, in a minute or two; `--full`, in hours. Anything broken is exit code 1.
+"""Attack the program: `python -m attack` takes a minute or two, `--full` hours. The exit code is 1 if anything broke.
 
-Ctrl-C or SIGTERM ends a part early, with what it has done so far.
+Ctrl-C or SIGTERM ends a part early and reports what it has done so far.
 """
 
 import argparse
@@ -15,15 +15,15 @@ from rheobase.train.record import record, write_result
 from rheobase.train.sources import tree_id
 
 PARTS = ("files", "runs")
-OTHERS = ("fuzz",)  # only if they are asked for
+OTHERS = ("fuzz",)  # only with --only
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m attack", description=__doc__)
-    parser.add_argument("--full", action="store_true", help="as many attacks as are published")
-    parser.add_argument("--seed", type=int, default=0, help="of all random choices")
-    parser.add_argument("--only", choices=(*PARTS, *OTHERS), action="append", help="this part; may be repeated")
-    parser.add_argument("--out", type=Path, help="write counts to this JSON file; other parts in it stay")
+    parser.add_argument("--full", action="store_true", help="run as many attacks as for the published counts")
+    parser.add_argument("--seed", type=int, default=0, help="seed of all random choices")
+    parser.add_argument("--only", choices=(*PARTS, *OTHERS), action="append", help="run only this part; repeatable")
+    parser.add_argument("--out", type=Path, help="write the counts to this JSON file, and keep other parts in it")
     chosen = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     found = {}

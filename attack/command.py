@@ -1,6 +1,6 @@
-"""A short training by the command line, in copies of this process, which has imported everything: it starts at once.
+"""Run a short training command in forks of this process, which has imported everything, so it starts at once.
 
-What disturbs it is set up in the copy before it begins.
+Disturbances are set up in the fork before the command starts.
 """
 
 import errno
@@ -33,7 +33,7 @@ Prepare = Callable[[], None]
 
 
 def words(folder: Path, epochs: int = EPOCHS) -> list[str]:
-    """The command: it starts the run in `folder`, or goes on with it."""
+    """Return the arguments of the command, which starts the run in `folder` or continues it."""
     settings = [f"--set={setting}" for setting in (*SETTINGS, f"epochs={epochs}")]
     how = ["--keep-best", "--save-every=0", "--device=cpu", "--patience=20", "--continue"]
     return ["train", "demo", f"--plugin={FEW}", *settings, *how, f"--out={folder}"]
@@ -41,8 +41,10 @@ def words(folder: Path, epochs: int = EPOCHS) -> list[str]:
 
 @dataclass
 class Ended:
+    """How a process ended."""
+
     code: int
-    """As of a shell's $?, or minus the number of the signal that killed it."""
+    """Exit code, or minus the number of the signal that killed it."""
     errors: str
     seconds: float
 
@@ -54,10 +56,10 @@ class Job:
     folder: Path
     world: int = 1
     prepare: Prepare = lambda: None
-    """What each of them does before the command begins."""
+    """What each process does before the command starts."""
     began: float = field(default_factory=time.monotonic)
     members: list[tuple[int, int]] = field(default_factory=list)
-    """The id of every process, and where to read what it says on stderr."""
+    """The id of every process, and a descriptor to read its stderr."""
 
     def __post_init__(self) -> None:
         port = _free_port() if self.world > 1 else 0
@@ -71,11 +73,12 @@ class Job:
             self.members.append((pid, read))
 
     def send(self, number: int, *ranks: int) -> None:
+        """Send a signal to these processes, by default to all."""
         for rank in ranks or range(self.world):
-            os.kill(self.members[rank][0], number)  # one that has ended stays until somebody asks for its end
+            os.kill(self.members[rank][0], number)  # the id of an ended process stays valid until `ended` is called
 
     def ended(self) -> list[Ended | None]:
-        """How each of them ended; None for one that hangs, and is killed."""
+        """Wait for all processes and return how each ended; None for one that hung and was killed."""
         found = [self._end(*member) for member in self.members]
         self.members.clear()
         return found
@@ -109,7 +112,7 @@ def _free_port() -> int:
 
 
 def _run(arguments: list[str], environment: dict[str, str], errors: int, prepare: Prepare) -> NoReturn:
-    """In the copy: the command, and its end as a process of its own would meet it."""
+    """Run the command in the fork, and end as a separate process would."""
     code = 1
     try:
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
@@ -118,7 +121,7 @@ def _run(arguments: list[str], environment: dict[str, str], errors: int, prepare
         os.environ |= environment
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         os.dup2(errors, 2)
-        os.close(errors)  # the process has the usual descriptors
+        os.close(errors)  # only the usual descriptors stay open
         sys.argv = ["rheobase", *arguments]
         prepare()
         main()
@@ -133,18 +136,21 @@ def _run(arguments: list[str], environment: dict[str, str], errors: int, prepare
 
 
 def warm_up() -> None:
-    """Import what the command needs; threads of torch, which a copy would not have, are never started."""
+    """Import what the command needs. Never start threads of torch, which a fork would not have."""
     torch.set_num_threads(1)
     for name in ("numpy.random", "rheobase.kernels.cpu", "rheobase.train.plan", "rheobase.train.standing"):
         import_module(name)
-    sys.modules["matplotlib"] = None  # type: ignore[assignment]  # a picture of the metrics takes longer than the run
+    sys.modules["matplotlib"] = None  # type: ignore[assignment]  # a plot of the metrics takes longer than the run
 
 
-# ---- what disturbs it
+# ---- disturbances
 
 
 def at_operation(folder: Path, number: int, act: Callable[[], None], *, writing: bool = False) -> Prepare:
-    """Before the file operation `number` in `folder`, and every one after it: `act`. The first is 1."""
+    """Call `act` before file operation `number` in `folder` and every later one. The first operation is 1.
+
+    If `writing`, count only operations that write.
+    """
 
     def prepare() -> None:
         done = count(1)
@@ -160,7 +166,7 @@ def at_operation(folder: Path, number: int, act: Callable[[], None], *, writing:
 
 
 def _within(folder: Path, path: object) -> bool:
-    """Files of a folder that is removed are named by the descriptor of the folder, and a name."""
+    """Return whether the path is in the folder. While a folder is removed, its files have names without a folder."""
     if not isinstance(path, str | os.PathLike):
         return False
     name = os.fspath(path)
@@ -175,11 +181,12 @@ def _reads(event: str, arguments: tuple[object, ...]) -> bool:
 
 
 def kill() -> None:
+    """Kill this process."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def failing(number: int) -> Callable[[], None]:
-    """The system refuses, with this error."""
+    """Return a function that raises this error of the system."""
 
     def act() -> None:
         raise OSError(number, os.strerror(number))
@@ -188,15 +195,17 @@ def failing(number: int) -> Callable[[], None]:
 
 
 def no_space(folder: Path, number: int) -> Prepare:
+    """Let the disk be full from this write operation on."""
     return at_operation(folder, number, failing(errno.ENOSPC), writing=True)
 
 
 def read_only(folder: Path, number: int) -> Prepare:
+    """Let the folder be read-only from this write operation on."""
     return at_operation(folder, number, failing(errno.EROFS), writing=True)
 
 
 def short_files(size: int, *, killed: bool) -> Prepare:
-    """No file grows beyond `size` bytes: the write that would fails, or kills the process."""
+    """Let no file grow beyond `size` bytes: a write that would exceed it fails, or kills the process."""
 
     def prepare() -> None:
         if killed:
@@ -208,7 +217,7 @@ def short_files(size: int, *, killed: bool) -> Prepare:
 
 
 def few_descriptors(number: int) -> Prepare:
-    """So many files may be open beside those that are open now."""
+    """Allow only this many more open files than there are now."""
 
     def prepare() -> None:
         used = {int(name) for name in os.listdir("/proc/self/fd")}
@@ -219,7 +228,7 @@ def few_descriptors(number: int) -> Prepare:
 
 
 def little_memory(size: int) -> Prepare:
-    """So many bytes beside those that are in use now."""
+    """Allow only this many more bytes of memory than are in use now."""
 
     def prepare() -> None:
         now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()

@@ -1,4 +1,4 @@
-"""A plugin: so few digits that a run on them takes a fraction of a second, for runs that are killed by the hundred."""
+"""A plugin with so few digits that a run takes a fraction of a second, as hundreds of runs are killed."""
 
 from pathlib import Path
 
@@ -11,6 +11,7 @@ TRAIN, TEST = 46, 23  # images
 
 @dataset
 def few_digits(path: Path | None = None) -> Dataset:
+    """Return the first digits of each split."""
     whole = digits()
     splits = ((whole.train, TRAIN), (whole.test, TEST))
     train, test = (Split(split.images[:number], split.labels[:number]) for split, number in splits)

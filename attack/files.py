@@ -1,6 +1,6 @@
-"""Damaged files of every kind that the program reads: each is read, or refused in one sentence that names it.
+"""Damage files of every kind that the program reads. Each must be read, or refused in one sentence that names it.
 
-Processes of their own read them, so that a crash, a hang and the memory of each is seen.
+Separate processes read them, so that crashes, hangs and the memory of each are seen.
 """
 
 import json
@@ -20,7 +20,7 @@ from attack.worker import GOOD, KEPT, keep, work_of, write_files
 
 SHORT, FULL = 3_000, 50_000  # files
 WORKER = "attack.worker"
-PATIENCE = 60.0  # seconds of silence after which a process hangs; those that are slow say so themselves
+PATIENCE = 60.0  # seconds of silence after which a process counts as hanging; slow ones report it themselves
 
 
 @dataclass
@@ -28,32 +28,33 @@ class _Worker:
     process: "subprocess.Popen[bytes]"
     step: int
     folder: Path
-    """Where it works."""
+    """Where it writes damaged files."""
     case: dict[str, Any] = field(default_factory=dict)
-    """The last one that it has told of."""
+    """The last case that it reported."""
     rest: bytes = b""
-    """The beginning of a line."""
+    """The start of an incomplete line."""
 
 
 def attack(full: bool, seed: int, *, files: int | None = None) -> Report:
+    """Damage this many files and report what happens."""
     number, report = files or (FULL if full else SHORT), Report()
     with TemporaryDirectory(prefix="attack-") as folder:
         originals = Path(folder) / "originals"
         names = []
         for target in targets():
             write_files(originals / target.name, target.files())
-            target.read(originals / target.name)  # a target whose whole files cannot be read would be none
+            target.read(originals / target.name)  # undamaged files must be readable
             names.append(target.name)
         try:
             _watch(originals, number, seed, report)
         except KeyboardInterrupt:
-            print("stopped early; what was done so far is reported")
+            print("stopped early; the report covers what was done so far")
     report.facts |= {"files": report.total().total(), "kinds": names}
     return report
 
 
 def _watch(originals: Path, number: int, seed: int, report: Report) -> None:
-    """Let processes work through the cases; one that died or hangs is replaced by one that goes on behind it."""
+    """Let processes work through the cases. If one dies or hangs, another continues after its last case."""
     count = len(os.sched_getaffinity(0))
     report.facts["largest growth, MiB"] = 0
     with selectors.DefaultSelector() as selector:
@@ -97,7 +98,7 @@ def _listen(report: Report, worker: _Worker, content: bytes, seed: int) -> None:
 
 
 def _ended(report: Report, worker: _Worker, seed: int, *, hangs: bool) -> int | None:
-    """Note a case that ended its process; the number of the next one, None where all are done."""
+    """Record a case that ended its process. Return the number of the next case; None if all are done."""
     if hangs:
         worker.process.kill()
     code = worker.process.wait()
@@ -106,7 +107,7 @@ def _ended(report: Report, worker: _Worker, seed: int, *, hangs: bool) -> int | 
     if not code:
         return None
     if not worker.case:
-        raise RuntimeError("a process of the attack does not start; run `python -m attack.worker --help`")
+        raise RuntimeError("a process of the attack does not start; try `python -m attack.worker --help`")
     if "outcome" not in worker.case:
         reason = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         keep(worker.folder / worker.case["target"], seed, worker.case["case"])

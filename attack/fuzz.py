@@ -1,7 +1,7 @@
-"""The readers fuzzed by coverage: inputs that reach new lines of ours are kept and changed further, by atheris.
+"""Fuzz the readers by coverage: atheris keeps inputs that reach new lines of ours, and changes them further.
 
-It is no part of `make attack`: atheris is not for every version of Python. Kinds of files are fuzzed one after the
-other on every core, each in a process of its own (`fuzzed`), which ends at the first problem.
+This is not part of `make attack`, as atheris does not support every version of Python. Each kind of file is fuzzed in
+its own process (`fuzzed`), one at a time on every core. A process ends at its first problem.
 """
 
 import os
@@ -16,17 +16,18 @@ from attack.report import Report
 from attack.targets import targets
 from rheobase.extras import installed
 
-SHORT, FULL = 200, 3000  # inputs of every kind
+SHORT, FULL = 200, 3000  # inputs per kind
 CHILD = "attack.fuzzed"
-PATIENCE = 3600  # seconds until a process counts as hanging; inputs that are slow say so themselves
+PATIENCE = 3600  # seconds until a process counts as hanging; slow inputs are reported by the process itself
 _INPUTS = re.compile(r"stat::number_of_executed_units: (\d+)")
 _COVERED = re.compile(r"cov: (\d+)")
 _PROBLEM = re.compile(r"^broken: (.*)$", re.MULTILINE)
 
 
 def attack(full: bool, seed: int, *, inputs: int | None = None, only: tuple[str, ...] = ()) -> Report:
+    """Fuzz all kinds of files, or `only` these, and report what happens."""
     if not installed("atheris"):
-        print("fuzzing by coverage is left out: it needs the package atheris (pip install atheris)")
+        print("fuzzing by coverage is skipped: it needs the package atheris (pip install atheris)")
         return Report(facts={"inputs": 0})
     names = [target.name for target in targets() if not only or target.name in only]
     each = inputs or (FULL if full else SHORT)
@@ -39,7 +40,7 @@ def attack(full: bool, seed: int, *, inputs: int | None = None, only: tuple[str,
 
 
 def fuzz(name: str, inputs: int, seed: int) -> str:
-    """Try so many inputs of one kind; what the process said."""
+    """Try this many inputs of one kind, and return what the process wrote to stderr."""
     with TemporaryDirectory(prefix="fuzz-") as folder:
         command = [sys.executable, "-m", CHILD, name, folder, str(inputs), str(seed)]
         try:
@@ -55,6 +56,7 @@ def fuzz(name: str, inputs: int, seed: int) -> str:
 
 
 def note(report: Report, name: str, said: str) -> None:
+    """Add what a process wrote to the report."""
     inputs, covered, problem = _INPUTS.search(said), _COVERED.findall(said), _PROBLEM.search(said)
     report.outcomes[name] = Counter(inputs=int(inputs[1]) if inputs else 0)
     if covered:

@@ -1,6 +1,6 @@
 """The process that fuzzes one kind of file: python -m attack.fuzzed NAME FOLDER INPUTS SEED
 
-The first byte of an input says which file of the kind it is, the rest is its content.
+The first byte of an input says which file of this kind it is; the rest is its content.
 """
 
 import shutil
@@ -12,7 +12,7 @@ from random import Random
 import atheris
 
 OURS = ["rheobase", "nir"]
-COMPILED = ["rheobase.data.events.compiled", "rheobase.kernels"]  # numba does not understand what atheris puts in
+COMPILED = ["rheobase.data.events.compiled", "rheobase.kernels"]  # numba cannot compile code that atheris has changed
 
 
 def main() -> None:
@@ -27,7 +27,7 @@ def main() -> None:
         (target,) = (found for found in targets() if found.name == name)
         originals = target.files()
         worker.write_files(folder, originals)
-        target.read(folder)  # much is imported only now
+        target.read(folder)  # readers import much only when they run
     torch.set_num_threads(1)
     names = sorted(originals)
     corpus.mkdir()
@@ -35,14 +35,14 @@ def main() -> None:
         (corpus / str(i)).write_bytes(bytes([i]) + originals[file])
 
     def mutate(data: bytes, size: int, number: int) -> bytes:
-        """As a fuzzer does, or as the attack does it: structure included."""
+        """Mutate like a fuzzer, or like the attack, which knows the structure of files."""
         which, content = data[:1] or b"\0", data[1:]
         own = target.structure.get(Path(names[which[0] % len(names)]).suffix)
         random = Random(number)
         if own is not None and random.random() < 0.3:
             try:
                 return (which + own(content, random))[:size]
-            except Exception:  # what was damaged before need not have a structure
+            except Exception:  # an input that was damaged before may have lost its structure
                 pass
         return which + atheris.Mutate(content, size - 1)
 

@@ -1,4 +1,4 @@
-"""Damage to bytes and to JSON, by chance: the same for the same random numbers."""
+"""Random damage to bytes and to JSON. The same random numbers give the same damage."""
 
 import json
 from collections.abc import Callable
@@ -23,7 +23,7 @@ ODD: tuple[Any, ...] = (
 
 
 def damaged(content: bytes, random: Random) -> bytes:
-    """One to four changes of bytes."""
+    """Apply one to four changes to bytes."""
     for _ in range(random.choice((1, 1, 1, 2, 4))):
         content = random.choice(CHANGES)(content, random)
     return content
@@ -80,7 +80,7 @@ def _zeros(content: bytes, random: Random) -> bytes:
 
 
 def _place(content: bytes, random: Random) -> int:
-    """Anywhere, but as often near the beginning, where headers are."""
+    """Return a place anywhere, in half of the cases near the start, where headers are."""
     limit = random.choice((64, 1024, len(content), len(content)))
     return random.randrange(max(1, min(limit, len(content))))
 
@@ -89,14 +89,14 @@ CHANGES: tuple[Mutation, ...] = (_flip, _byte, _number, _cut, _remove, _insert, 
 
 
 def json_text(content: bytes, random: Random) -> bytes:
-    """A JSON text, or lines of them, with one or two values changed."""
+    """Change one or two values in a JSON text, or in one of several lines of JSON."""
     if random.random() < 0.02:
         return b"[" * 200_000
     lines = content.splitlines()
     try:
         at = random.randrange(len(lines))
         return b"\n".join([*lines[:at], _one_text(lines[at], random), *lines[at + 1 :]]) + b"\n"
-    except ValueError:  # one document over many lines
+    except ValueError:  # one document on several lines
         return _one_text(content, random)
 
 
@@ -108,7 +108,7 @@ def _one_text(content: bytes, random: Random) -> bytes:
 
 
 def changed(value: Any, random: Random) -> Any:
-    """A JSON value in which one part is another, missing, or there twice."""
+    """Return a JSON value in which one part is replaced, missing or duplicated."""
     inside = isinstance(value, dict | list) and len(value) > 0 and random.random() < 0.9
     if not inside:
         return random.choice(ODD)

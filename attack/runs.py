@@ -1,7 +1,7 @@
-"""Trainings that are killed, stopped and starved: each ends in one sentence at most, goes on with the same command, and
-then equals a run that was left alone, bit for bit.
+"""Kill, stop and starve runs. Each must end in one sentence at most, continue with the same command, and then equal an
+undisturbed run bit for bit.
 
-A case is told by its kind, its number and the seed; moments are random, those of file operations are counted.
+A case follows from its kind, its number and the seed. Times are random, but file operations are counted.
 """
 
 import multiprocessing
@@ -28,13 +28,13 @@ GOOD = ("died", "finished", "killed", "refused", "saved", "stopped")
 KEPT = Path("runs/attack")
 TIMINGS = ("seconds", "images_per_second", "elapsed")
 KILLS = (signal.SIGKILL, signal.SIGXFSZ)
-CRASHES = (signal.SIGSEGV, signal.SIGABRT)  # of torch, where it does not look whether it got memory
+CRASHES = (signal.SIGSEGV, signal.SIGABRT)  # of torch, which does not always check whether it got memory
 MIB = 2**20
 
 
 @dataclass(frozen=True)
 class Undisturbed:
-    """A run of so many processes that nobody disturbed, and how long it took."""
+    """An undisturbed run, and how long it took."""
 
     folder: Path
     seconds: float
@@ -42,7 +42,7 @@ class Undisturbed:
 
 @dataclass(frozen=True)
 class Place:
-    """Where the cases work, and what they are compared with."""
+    """Where the cases run, and the runs to compare them with."""
 
     root: Path
     alone: Undisturbed
@@ -50,17 +50,17 @@ class Place:
     half: Path
     """A run that was killed in the middle."""
     operations: dict[str, int] = field(default_factory=dict)
-    """Of files, in a run that begins and in one that goes on with `half`; those that write."""
+    """Number of file operations in a new run and in one that continues `half`, and of those that write."""
 
 
 @dataclass
 class Case:
-    """One run that is disturbed."""
+    """One disturbed run."""
 
     kind: str
     number: int
     of: int
-    """How many there are of its kind."""
+    """Number of cases of this kind."""
     place: Place
     seed: int
     world: int = 1
@@ -71,46 +71,52 @@ class Case:
         self.run = self.place.root / f"{self.kind} {self.number}".replace(" ", "-") / "run"
 
     def point(self, of: str) -> int:
-        """Its share of the operations: all cases of a kind together have them all, or are spread over them."""
+        """Return the operation at which to act. The cases of a kind cover all operations, or are spread over them."""
         every = self.place.operations[of]
         return 1 + (self.number * every // self.of if self.of < every else self.number % every)
 
     def moment(self) -> float:
-        """Seconds from the start of a run to somewhere in it, or shortly after it."""
+        """Return a random time in the run, or shortly after it, in seconds from its start."""
         return self.random.uniform(0, 1.1) * (self.place.alone if self.world == 1 else self.place.team).seconds
 
     def start(self, prepare: command.Prepare = lambda: None) -> Job:
+        """Start the command."""
         return Job(self.run, self.world, prepare)
 
     def ends(self, prepare: command.Prepare, *sent: int) -> list[str]:
+        """Run the command and return how its processes ended."""
         return self.ended(self.start(prepare), sent)
 
     def ended(self, job: Job, sent: Collection[int] = ()) -> list[str]:
+        """Wait for a job that got the signals `sent`, and return how its processes ended."""
         return [judged(end, sent, team=self.world > 1) for end in job.ended()]
 
 
 Disturb = Callable[[Case], list[str]]
-"""Lets a case happen, and says how its processes ended."""
+"""Runs and disturbs a case, and returns how its processes ended."""
 
 
 def operation(case: Case) -> list[str]:
+    """Kill a new run at a file operation."""
     case.kills += 1
     return case.ends(command.at_operation(case.run, case.point("beginning"), command.kill), *KILLS)
 
 
 def operation_again(case: Case) -> list[str]:
+    """Kill a run that continues at a file operation."""
     shutil.copytree(case.place.half, case.run)
     case.kills += 1
     return case.ends(command.at_operation(case.run, case.point("going on"), command.kill), *KILLS)
 
 
 def cut(case: Case) -> list[str]:
+    """Kill a run in the middle of a write."""
     case.kills += 1
     return case.ends(command.short_files(case.random.randrange(30_000), killed=True), *KILLS)
 
 
 def moments(case: Case) -> list[str]:
-    """Up to three times in the same run."""
+    """Kill the same run at up to three random times."""
     for _ in range(case.random.randint(1, 3)):
         job = case.start()
         time.sleep(case.moment())
@@ -123,7 +129,7 @@ def moments(case: Case) -> list[str]:
 
 
 def signals(case: Case) -> list[str]:
-    """To one process of those there are, or to all; half of them get another one soon."""
+    """Send a signal to one process or to all; in half of the cases, another one soon after."""
     sent = case.random.sample(SIGNALS, case.random.randint(1, 2))
     ranks = case.random.choice([(0,), (case.world - 1,), tuple(range(case.world))])
     job = case.start()
@@ -135,6 +141,7 @@ def signals(case: Case) -> list[str]:
 
 
 def kill_of_one(case: Case) -> list[str]:
+    """Kill one process of a team."""
     job = case.start()
     time.sleep(case.moment())
     job.send(signal.SIGKILL, case.random.randrange(case.world))
@@ -144,28 +151,34 @@ def kill_of_one(case: Case) -> list[str]:
 
 
 def no_space(case: Case) -> list[str]:
+    """Let the disk be full from some write on."""
     return case.ends(command.no_space(case.run, case.point("writing")))
 
 
 def short_files(case: Case) -> list[str]:
+    """Limit the size of files."""
     return case.ends(command.short_files(case.random.randrange(30_000), killed=False))
 
 
 def read_only(case: Case) -> list[str]:
+    """Let the folder be read-only from some write on."""
     return case.ends(command.read_only(case.run, case.point("writing")))
 
 
 def descriptors(case: Case) -> list[str]:
+    """Limit the number of open files."""
     return case.ends(command.few_descriptors(case.number % 12))
 
 
 def memory(case: Case) -> list[str]:
-    """With less than 8 MiB more, Python itself cannot import a module."""
+    """Limit memory, but to at least 8 MiB more: with less, Python cannot even import a module."""
     return case.ends(command.little_memory(case.random.randrange(8 * MIB, 64 * MIB)), *CRASHES)
 
 
 @dataclass(frozen=True)
 class Kind:
+    """A kind of disturbance, and the number of its cases in a short and in a full attack."""
+
     disturb: Disturb
     short: int
     full: int
@@ -189,6 +202,7 @@ KINDS = {
 
 
 def attack(full: bool, seed: int, *, only: tuple[str, ...] = tuple(KINDS)) -> Report:
+    """Disturb runs in all ways, or `only` in these, and report what happens."""
     report = Report()
     command.warm_up()
     with TemporaryDirectory(prefix="attack-") as folder:
@@ -200,10 +214,10 @@ def attack(full: bool, seed: int, *, only: tuple[str, ...] = tuple(KINDS)) -> Re
             if name in only
             for number in range(kind.full if full else kind.short)
         ]
-        Random(seed).shuffle(cases)  # one that was stopped early has seen some of every kind
+        Random(seed).shuffle(cases)  # so that an attack that is stopped early has covered every kind
         processes = multiprocessing.get_context("fork")
         cores = len(os.sched_getaffinity(0))
-        plain = (signal.SIGTERM, signal.SIG_DFL)  # by which the pool ends its processes; to this one it means Ctrl-C
+        plain = (signal.SIGTERM, signal.SIG_DFL)  # the pool ends its processes by it; in this process it means Ctrl-C
         with processes.Pool(cores, signal.signal, plain) as pool, suppress(KeyboardInterrupt):
             for case, outcome in pool.imap_unordered(_happens, cases):
                 _note(report, case, outcome)
@@ -220,7 +234,7 @@ def _note(report: Report, case: Case, outcome: str) -> None:
 
 
 def _prepared(root: Path) -> Place:
-    """Runs to compare with, and the middle of one."""
+    """Make the runs to compare with, and one that was killed in the middle."""
     place = Place(root, _undisturbed(root / "alone", 1), _undisturbed(root / "team", 2), root / "half" / "run")
     beginning = _counted(root / "counted" / "run")
     writing = _counted(root / "writing" / "run", writing=True)
@@ -241,7 +255,7 @@ def _undisturbed(root: Path, world: int) -> Undisturbed:
 
 
 def _counted(run: Path, *, writing: bool = False) -> int:
-    """The file operations of a run that is not disturbed."""
+    """Count the file operations of an undisturbed run."""
     run.parent.mkdir(exist_ok=True)
     counter = run.with_name("count")
     descriptor = os.open(counter, os.O_WRONLY | os.O_CREAT)
@@ -256,7 +270,7 @@ def _tick(descriptor: int) -> None:
 
 
 def _happens(case: Case) -> tuple[Case, str]:
-    """Let it be disturbed, go on, and be compared; in a process of the pool."""
+    """Disturb a run, continue it, and compare it with an undisturbed one. This runs in a process of the pool."""
     case.run.parent.mkdir()
     kind = KINDS[case.kind]
     found = kind.disturb(case)
@@ -265,7 +279,7 @@ def _happens(case: Case) -> tuple[Case, str]:
         whole = case.place.alone if case.world == 1 else case.place.team
         ends = Job(case.run, case.world).ended()
         if any(judged(end) != "finished" for end in ends):
-            outcome = f"cannot go on after it was {outcome}: {ends}"
+            outcome = f"cannot continue after it was {outcome}: {ends}"
         elif different := _difference(whole.folder, case.run):
             outcome = f"differs after it was {outcome}: {different}"
     if outcome not in GOOD:
@@ -275,11 +289,11 @@ def _happens(case: Case) -> tuple[Case, str]:
 
 
 def judged(end: Ended | None, sent: Collection[int] = (), *, team: bool = False) -> str:
-    """How a process, or one of a `team`, ended that got the signals `sent`."""
+    """Return how a process, or one of a `team`, ended that got the signals `sent`."""
     if end is None:
-        return f"hang: no end in {command.PATIENCE:g} s"
+        return f"hang: it did not end within {command.PATIENCE:g} s"
     said = [line for line in end.errors.splitlines() if not line.startswith("warning: ")]
-    if team:  # torch logs when it loses a process, and only the first of ours speaks
+    if team:  # torch logs when it loses a process; of ours, only the first process reports
         said = [line for line in said if line.startswith(("error: ", "stopped ", "Aborted!"))]
     if "Traceback" in end.errors:
         return f"traceback: {end.errors!r}"
@@ -300,7 +314,7 @@ def judged(end: Ended | None, sent: Collection[int] = (), *, team: bool = False)
 
 
 def _difference(folder: Path, other: Path) -> str:
-    """What differs between two runs that have ended; nothing: ""."""
+    """Return what differs between two finished runs; empty if nothing does."""
     for part in (".", "best"):
         one, two = (Run(place / part) for place in (folder, other))
         if _metrics(one) != _metrics(two):
@@ -315,7 +329,7 @@ def _metrics(run: Run) -> list[dict[str, Any]]:
 
 
 def _weights(run: Run) -> Iterator[tuple[str, bytes]]:
-    """Every file with tensors of the newest checkpoint, which must be good."""
+    """Yield every tensor file of the newest checkpoint, which must be good."""
     found = checkpoint.latest(run.checkpoints)
     if found is not None:
         yield from ((path.name, path.read_bytes()) for path in found.path.glob("*.safetensors"))

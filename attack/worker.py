@@ -1,6 +1,6 @@
-"""The process that reads damaged files, one after the other, and says how each of them ended. It may well die of one.
+"""The process that reads damaged files one after the other and reports the outcomes. A file may well kill it.
 
-Case `n` damages a file of target `n` modulo their number, by random numbers that follow from the seed and `n`.
+Case `n` damages a file of target `n` modulo the number of targets, with random numbers that depend on the seed and `n`.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from attack.targets import Target, targets
 from rheobase import limits
 from rheobase.recipes import Recipe
 
-ADDRESSES = 16 * 2**30  # bytes: a reader beyond this has failed, and shall not take the machine with it
+ADDRESSES = 16 * 2**30  # bytes; a reader that needs more has failed, and must not take down the machine
 SLOW = 5.0  # seconds
 GOOD = ("read", "refused")
 KEPT = Path("runs/attack")
@@ -35,10 +35,10 @@ STATUS = Path("/proc/self/status")
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("originals", type=Path, help="folder with the whole files of every target")
+    parser.add_argument("originals", type=Path, help="folder with the undamaged files of every target")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--cases", type=int, nargs=3, metavar=("FIRST", "STOP", "STEP"), required=True)
-    parser.add_argument("--show", action="store_true", help="print the traceback, and leave the file where it is")
+    parser.add_argument("--show", action="store_true", help="print the traceback, and keep the file")
     chosen = parser.parse_args()
     told = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1)
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # libraries print too
@@ -65,12 +65,12 @@ def main() -> None:
 
 
 def work_of(originals: Path, first: int) -> Path:
-    """The folder of the process that begins with case `first`."""
+    """Return the folder of the process that starts with case `first`."""
     return originals.parent / f"from-{first}"
 
 
 def measured(target: Target, folder: Path, *, show: bool = False) -> tuple[str, int]:
-    """How reading ended, in its time and memory too; and by how many bytes the process grew."""
+    """Return how reading ended, including time and memory, and by how many bytes the process grew."""
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     outcome, grown, seconds = attempt(target, folder, show=show)
     if grown > limits.allowed(size):
@@ -81,8 +81,8 @@ def measured(target: Target, folder: Path, *, show: bool = False) -> tuple[str, 
 
 
 def attempt(target: Target, folder: Path, *, show: bool = False) -> tuple[str, int, float]:
-    """How reading ended, by how many bytes the process grew at most meanwhile, and for how many seconds it worked."""
-    Path("/proc/self/clear_refs").write_text("5")  # the largest size starts anew
+    """Return how reading ended, by how many bytes the process grew at most, and the seconds of CPU time."""
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak size
     before, began = _memory("VmRSS"), time.process_time()
     try:
         target.read(folder)
@@ -99,9 +99,9 @@ def attempt(target: Target, folder: Path, *, show: bool = False) -> tuple[str, i
 
 
 def judged(error: Exception, folder: Path) -> str:
-    """Whether an error is one sentence that says which file is meant."""
+    """Return whether an error is one sentence that names the file."""
     text = str(error)
-    if "\n" in text.replace(TWO_LINES, ""):  # the terminal shows those of a name as \\n
+    if "\n" in text.replace(TWO_LINES, ""):  # line breaks in a name are shown as \\n in the terminal
         return f"several lines: {text[:200]!r}"
     named = str(folder) in text or any(path.name in text for path in folder.rglob("*"))
     in_recipe = text.partition(":")[0] in SETTINGS or re.match(r"(unknown \w+|dataset) '", text)
@@ -111,16 +111,17 @@ def judged(error: Exception, folder: Path) -> str:
 
 
 def keep(folder: Path, seed: int, number: int) -> None:
-    """A copy of the files of a case that broke a promise."""
+    """Copy the files of a case that broke a promise."""
     shutil.copytree(folder, KEPT / f"{seed}-{number}", dirs_exist_ok=True)
 
 
 def read_files(folder: Path) -> dict[str, bytes]:
+    """Return the content of all files in and below the folder."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
 def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Exactly these files."""
+    """Write these files, and remove all others."""
     for path in folder.rglob("*"):
         if path.is_file() and str(path.relative_to(folder)) not in files:
             path.unlink()

@@ -1,1 +1,1 @@
-"""Measurements: a training step against its peers (`benchmarks.step`), the fused soma alone (`benchmarks.soma`)."""
+"""Measurements of time, memory and agreement, such as a training step compared with its peers (`benchmarks.step`)."""

@@ -1,10 +1,10 @@
-"""How long a checkpoint stops the training, and how long it takes to be written.
+"""Measure how long a checkpoint stops training, and how long it takes to write it.
 
 python -m benchmarks.checkpoint        on a GPU and on the CPU: writes results/checkpoint-<device>.json
 python -m benchmarks.checkpoint --device cpu --networks resnet19
 
-The GPU finishes every step before the next is begun, so that nothing is hidden: the stall is what the step with the
-checkpoint takes longer than the median step, and the drag what all steps until it is written take longer.
+The GPU finishes every step before the next starts, so that nothing is hidden. The stall is how much longer the step
+with the checkpoint takes than the median step. The drag is the same for all steps until the checkpoint is written.
 """
 
 import argparse
@@ -31,11 +31,11 @@ from rheobase.train.trainer import Trainer
 
 # image size, classes, and images of a batch on a GPU and on a CPU
 NETWORKS = {"resnet19": (32, 10, {"cuda": 256, "cpu": 2}), "resnet50": (224, 1000, {"cuda": 32, "cpu": 2})}
-WARM, BETWEEN, CHECKPOINTS = 10, 40, 5  # steps before all, steps before each checkpoint, checkpoints
+WARM, BETWEEN, CHECKPOINTS = 10, 40, 5  # steps to warm up, steps before each checkpoint, checkpoints
 
 
 def made(network: str, device: torch.device) -> tuple[Recipe, Dataset]:
-    """A recipe of the network with bf16 on a GPU, and random images for one batch."""
+    """Return a recipe for the network, with bf16 on a GPU, and random images for one batch."""
     size, classes, batch = NETWORKS[network]
     n = batch[device.type]
     precision = "bf16" if device.type == "cuda" else "fp32"
@@ -48,7 +48,7 @@ def made(network: str, device: torch.device) -> tuple[Recipe, Dataset]:
 
 
 def measure(network: str, device: torch.device, between: int, checkpoints: int) -> dict[str, Any]:
-    """Seconds of the steps of a trainer, of its checkpoints and of their writing."""
+    """Measure the steps of a trainer, its stops for checkpoints, and the time to write them."""
     recipe, dataset = made(network, device)
     with TemporaryDirectory() as folder:
         run = Run.create(Path(folder) / "run", recipe, dataset.info, device, data=dataset)
@@ -93,10 +93,10 @@ def measure(network: str, device: torch.device, between: int, checkpoints: int) 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=list(NETWORKS))
-    parser.add_argument("--device", default="auto", help="auto: a GPU, if there is one, and the CPU")
+    parser.add_argument("--device", default="auto", help="auto: a GPU, if there is one, and also the CPU")
     parser.add_argument("--checkpoints", type=int, default=CHECKPOINTS)
-    parser.add_argument("--between", type=int, help="steps before each; fewer on a CPU if not given")
-    parser.add_argument("--out", type=Path, help="JSON file; results/checkpoint-<device>.json if not given")
+    parser.add_argument("--between", type=int, help="steps before each checkpoint; by default fewer on a CPU")
+    parser.add_argument("--out", type=Path, help="JSON file; by default results/checkpoint-<device>.json")
     options = parser.parse_args()
     first = choose_device(options.device)
     devices = {first.type: first} | ({"cpu": torch.device("cpu")} if options.device == "auto" else {})

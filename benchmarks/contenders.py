@@ -1,4 +1,4 @@
-"""Who takes part: one training step of the same network, built and run in different ways."""
+"""The contenders: one training step of the same network, built and run in different ways."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -21,7 +21,7 @@ Forward = Callable[[Tensor], Tensor]  # images [N, 3, H, W] -> logits [T, N, K]
 
 
 class Usual(NamedTuple):
-    """What a network is measured with if nobody says."""
+    """The default sizes for a network."""
 
     image_size: int
     batch: int
@@ -29,11 +29,13 @@ class Usual(NamedTuple):
 
 
 USUAL = {"resnet34": Usual(224, 48), "resnet50": Usual(224, 32)}
-USUALLY = Usual(32, 256)  # ResNet-19, and all others
+USUALLY = Usual(32, 256)  # ResNet-19 and all others
 
 
 @dataclass(frozen=True)
 class Setting:
+    """The network, sizes and device of a measurement."""
+
     timesteps: int
     batch: int
     device: str
@@ -43,21 +45,25 @@ class Setting:
 
     @property
     def half(self) -> bool:
+        """Whether to compute in bfloat16."""
         return self.device == "cuda" and not self.exact
 
     @property
     def memory_format(self) -> torch.memory_format:
+        """Memory order of images and weights."""
         return torch.channels_last
 
     def autocast(self) -> AbstractContextManager[Any]:
+        """Return the autocast context of this setting."""
         return torch.autocast(self.device, torch.bfloat16, enabled=self.half)
 
     def images(self) -> Tensor:
+        """Return a batch of noise."""
         shape = (self.batch, 3, self.image_size, self.image_size)
         return torch.randn(shape, device=self.device).to(memory_format=self.memory_format)
 
     def build(self, soma: models.SomaFactory | None = None, **options: Any) -> nn.Module:
-        """The network of ours, or with somas of others and the convolutions that those have."""
+        """Build our network, or the same network with the somas of another library and torch's own convolutions."""
         ours = {} if soma is None else {"soma": soma}
         net: nn.Module = models.build(self.network, in_channels=3, image_size=self.image_size, **ours, **options)
         if soma is not None:
@@ -67,11 +73,13 @@ class Setting:
 
 @dataclass(frozen=True)
 class Contender:
+    """One way to build and run the network."""
+
     what: str
     make: Callable[[Setting], tuple[nn.Module, Forward]]
-    graph: bool = False  # captured in a CUDA graph, where there is one
-    same: str = ""  # equal to the law in its "spikes", or in its "gradients" too: checked in float64
-    neuron: dict[str, Any] = field(default_factory=dict)  # settings other than the paper's
+    graph: bool = False  # captured as a CUDA graph on a GPU
+    same: str = ""  # equal to the law in its "spikes", or also in its "gradients"; checked in float64
+    neuron: dict[str, Any] = field(default_factory=dict)  # settings that differ from the paper's
 
 
 def _rheobase(setting: Setting, memory: str, **neuron: Any) -> tuple[nn.Module, Forward]:
@@ -81,7 +89,7 @@ def _rheobase(setting: Setting, memory: str, **neuron: Any) -> tuple[nn.Module, 
 
 
 def _as_trained(net: nn.Module, dtype: torch.dtype | None) -> Callable[..., Tensor]:
-    """The network as our own training step calls it; the sources of another checkout may know no such way."""
+    """Return the network as our own training step calls it, if the sources of the checkout have this function."""
     try:
         from rheobase.train.casting import in_few_kernels
     except ImportError:
@@ -99,7 +107,7 @@ def _relu(setting: Setting, compiled: bool = False) -> tuple[nn.Module, Forward]
     net = setting.build(soma=ReluSoma)
     run = torch.compile(net, dynamic=False) if compiled else net
 
-    def forward(images: Tensor) -> Tensor:  # as many images as the others see images and timesteps
+    def forward(images: Tensor) -> Tensor:  # T * N images, as many as the others process over all timesteps
         many = images.repeat(setting.timesteps, 1, 1, 1).contiguous(memory_format=setting.memory_format)
         return run(many[None]).view(setting.timesteps, setting.batch, -1)
 
@@ -108,7 +116,7 @@ def _relu(setting: Setting, compiled: bool = False) -> tuple[nn.Module, Forward]
 
 def _spikingjelly(setting: Setting, surrogate: str, compiled: bool = False) -> tuple[nn.Module, Forward]:
     net = setting.build(soma=partial(SpikingJellySoma, surrogate=surrogate))
-    if setting.half and surrogate != "Rect":  # its kernels know no rectangular surrogate
+    if setting.half and surrogate != "Rect":  # its kernels have no rectangular surrogate
         peers.store_spikingjelly_in_bfloat16(net)
     run = torch.compile(net, dynamic=False) if compiled else net
 
@@ -136,8 +144,8 @@ def _on_gpu(make: Callable[[Setting], tuple[nn.Module, Forward]], setting: Setti
 
 
 FLOOR = "floor"
-BEFORE = "before-"  # and the name of a contender of ours: the same, with the sources of another checkout
-TRIANGLE = "PiecewiseQuadratic"  # of the surrogates its kernels know, the nearest to the paper's
+BEFORE = "before-"  # prefix of our contenders when they run the sources of another checkout
+TRIANGLE = "PiecewiseQuadratic"  # of the surrogates in its kernels, the nearest to the paper's
 CONTENDERS = {
     "rheobase-speed": Contender("memory='speed'", partial(_rheobase, memory="speed"), True, "gradients"),
     "rheobase-packed": Contender("memory='packed'", partial(_rheobase, memory="packed"), True, "gradients"),
@@ -176,13 +184,13 @@ VARIANTS = {  # our other neurons
 
 
 def contender(name: str) -> Contender:
-    """By its name, also that of the same with the sources of another checkout."""
+    """Return the contender with this name, with or without the prefix for another checkout."""
     name = name.removeprefix(BEFORE)
     return VARIANTS[name] if name in VARIANTS else CONTENDERS[name]
 
 
 def training_step(net: nn.Module, forward: Forward, setting: Setting) -> Step:
-    """Forward, cross entropy of the mean output, backward, update: the same for everybody."""
+    """Return the training step of all contenders: forward, cross-entropy of the mean output, backward, update."""
     images = setting.images()
     targets = torch.randint(10, (setting.batch,), device=setting.device)
     optimiser = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9, nesterov=True, weight_decay=5e-4, fused=True)
@@ -199,7 +207,7 @@ def training_step(net: nn.Module, forward: Forward, setting: Setting) -> Step:
 
 
 def floor_step(setting: Setting) -> Step:
-    """The network's convolutions and linear layers alone, forward and backward, on spikes of the same shapes."""
+    """Return a step of only the convolutions and linear layers, forward and backward, on spikes of the same shapes."""
     dtype = torch.bfloat16 if setting.half else torch.float32
     work = []
     tensors: dict[tuple[int, ...], Tensor] = {}
@@ -217,8 +225,8 @@ def floor_step(setting: Setting) -> Step:
             nn.init.normal_(parameter, std=0.05)
         layer.to(dtype=dtype, memory_format=setting.memory_format)  # type: ignore[call-overload]
         x, grad = remembered(x_shape, spikes=True), remembered(y_shape, spikes=False)
-        wanted = [*layer.parameters(), *([] if x_shape[1] == 3 else [x])]  # nobody asks for the image's gradient
-        base: Any = nn.Conv2d if isinstance(layer, nn.Conv2d) else nn.Linear  # ours would fold T
+        wanted = [*layer.parameters(), *([] if x_shape[1] == 3 else [x])]  # images need no gradient
+        base: Any = nn.Conv2d if isinstance(layer, nn.Conv2d) else nn.Linear  # our layers would fold T
         work.append((partial(base.forward, layer), x, grad, wanted))
 
     def step() -> tuple[()]:
@@ -230,14 +238,14 @@ def floor_step(setting: Setting) -> Step:
 
 
 def synapses(setting: Setting) -> list[tuple[nn.Module, torch.Size, torch.Size]]:
-    """Every convolution and linear layer (without memory) and the shapes it maps, T and N as one dimension."""
+    """Return every convolution and linear layer on the meta device, and the shapes it maps, with T and N folded."""
     with torch.device("meta"):
         net = models.build(setting.network, in_channels=3, image_size=setting.image_size, soma=LoopSoma)
         images = torch.empty(setting.batch, 3, setting.image_size, setting.image_size)
     found: list[tuple[nn.Module, torch.Size, torch.Size]] = []
 
     def note(module: nn.Module, inputs: tuple[Tensor], output: Tensor) -> None:
-        x, y = map(one_step_if_static, (inputs[0], output))  # a held image is convolved once
+        x, y = map(one_step_if_static, (inputs[0], output))  # a static image is convolved once
         found.append((module, x.flatten(0, 1).shape, y.flatten(0, 1).shape))
 
     for module in net.modules():
@@ -248,10 +256,10 @@ def synapses(setting: Setting) -> list[tuple[nn.Module, torch.Size, torch.Size]]
 
 
 def difference_from_law(contender: Contender, setting: Setting) -> float:
-    """Largest relative difference from the law on a small network of equal weights, all in float64.
+    """Return the largest relative difference from the law on a small network with equal weights, in float64.
 
-    Of the logits, which differ as soon as one spike does, and, where the contender claims that, of the gradients of
-    every convolution and linear layer.
+    Compare the logits, which differ as soon as one spike does. If the contender claims equal gradients, compare also
+    the gradients of every convolution and linear layer.
     """
     small = replace(setting, network="resnet8", image_size=8, timesteps=5, batch=3, exact=True)
     torch.manual_seed(0)

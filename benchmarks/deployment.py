@@ -1,4 +1,4 @@
-"""Accuracy of a trained run and of everything it is deployed as: folded, int8, and both as NIR files read back.
+"""Measure the accuracy of a trained run and its deployed versions: folded, int8, and both read back from NIR files.
 
 python -m benchmarks.deployment runs/cifar10-1 --data DATA --out results/deploy-cifar10.json
 """
@@ -28,6 +28,7 @@ from rheobase.train.switches import cudnn
 
 
 def measure(run: Run, data: Path | None, device: torch.device, images: int, simulated: int) -> dict[str, Any]:
+    """Measure the accuracy of all versions, and their agreement with the trained network."""
     recipe = run.recipe
     dataset, timesteps = run.open_data(data), recipe.timesteps
     _, network = folded(run)
@@ -49,7 +50,7 @@ def measure(run: Run, data: Path | None, device: torch.device, images: int, simu
             found = verify(path, run, data=data, images=images, simulated=simulated, device=device, right=right)
             result.setdefault("trained", {"accuracy": trained})
             if found.integer and _same_logits(version.to(device), path, x, timesteps):
-                own = found.deployed  # integers know no rounding: what is equal here is equal everywhere
+                own = found.deployed  # integers are exact: what is equal on these images is equal on all
             else:
                 with cudnn(allow_tf32=False):
                     batches = Feed(dataset, recipe, device, dtype).testing()
@@ -76,8 +77,8 @@ def main() -> None:
     parser.add_argument("run", type=Path)
     parser.add_argument("--data", type=Path)
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--images", type=int, default=64, help="compared spike by spike")
-    parser.add_argument("--simulated", type=int, default=1, help="of these, run by the event-driven simulator")
+    parser.add_argument("--images", type=int, default=64, help="number to compare spike by spike")
+    parser.add_argument("--simulated", type=int, default=1, help="number of these to run in the event-driven simulator")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     run, device = Run(args.run), choose_device(args.device)

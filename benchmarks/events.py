@@ -1,10 +1,10 @@
-"""Reading and slicing of recordings beside tonic and SpikingJelly, on one core, with equal results.
+"""Compare reading and slicing of recordings with tonic and SpikingJelly, on one core, and check for equal results.
 
     python -m benchmarks.events recording.aedat ...
 
-Times are processor time of the thread, the median of interleaved rounds: other work disturbs them little. The first
-call in a round finds the caches as the contender before left them ("cold"); "warm" is the mean of more calls.
-Frames have the full size of the sensor, since the peers do not downsample; ours are timed at the paper's settings too.
+Times are CPU times of the thread, as the median of interleaved rounds, so other load matters little. The first call in
+a round finds the caches as the previous contender left them ("cold"); "warm" is the mean of further calls. Frames have
+the full size of the sensor, as the peers do not downsample. Ours are also timed at the paper's settings.
 """
 
 import argparse
@@ -28,8 +28,8 @@ from rheobase.train.record import checksum, write_result
 
 OUT = Path("results/events.json")
 WINDOW = 30_000
-SECONDS = 0.02  # of warm calls in a round
-MADE_UP = {  # evenly spread: events and microseconds
+SECONDS = 0.02  # duration of the warm calls in a round
+MADE_UP = {  # evenly spread events: their number, and microseconds
     "made up, 0.2 million in 1.3 s": (200_000, 1_300_000),
     "made up, 4 million in 1.2 s": (4_000_000, 1_200_000),
 }
@@ -38,10 +38,12 @@ Contender = Callable[[], Any]
 
 
 def timesteps(events: Events) -> int:
+    """Return the number of windows that cover the recording."""
     return -(-int(events.t[-1] - events.t[0]) // WINDOW)
 
 
 def slicers(events: Events) -> dict[str, Contender]:
+    """Return functions that cut the recording into frames."""
     cut = partial(slices, events, window=WINDOW, timesteps=timesteps(events))
     found: dict[str, Contender] = {"rheobase": cut}
     if find_spec("numba"):
@@ -63,6 +65,7 @@ def slicers(events: Events) -> dict[str, Contender]:
 
 
 def readers(path: Path) -> dict[str, Contender]:
+    """Return functions that read the file."""
     version_3 = path.read_bytes().startswith(aedat.MAGIC_3)
     found: dict[str, Contender] = {"rheobase": lambda: read(path)}
     if tonic := peer("tonic.io"):
@@ -73,6 +76,7 @@ def readers(path: Path) -> dict[str, Contender]:
 
 
 def compare(contenders: dict[str, Contender], events: int, rounds: int, differs: Callable[[Any, Any], str]) -> Any:
+    """Time all contenders in turn, and say how their results differ from ours."""
     results = {name: _attempt(run) for name, run in contenders.items()}
     reference = results["rheobase"][0]
     times: dict[str, list[tuple[float, float]]] = {name: [] for name, (_, problem) in results.items() if not problem}
@@ -93,7 +97,7 @@ def compare(contenders: dict[str, Contender], events: int, rounds: int, differs:
 
 
 def _seconds(run: Contender, at_least: float) -> float:
-    """The mean time of as many calls as take that long, one or more."""
+    """Return the mean time of one or more calls that take at least this long together."""
     start, calls, spent = time.thread_time(), 0, 0.0
     while not calls or spent < at_least:
         run()
@@ -144,11 +148,12 @@ def _made_up(events: int, microseconds: int) -> Events:
 
 
 def peer(module: str) -> ModuleType | None:
+    """Import a module of another library; None if that is not possible."""
     package = module.partition(".")[0]
     try:
         if package == "spikingjelly":
             _alone("spikingjelly.datasets")
-            stand_in = ModuleType("torchvision")  # its other data sets need it, integration does not
+            stand_in = ModuleType("torchvision")  # needed by its other datasets, but not for integration
             stand_in.transforms = None  # type: ignore[attr-defined]
             sys.modules.setdefault("torchvision", stand_in)
         elif package == "tonic":
@@ -160,7 +165,7 @@ def peer(module: str) -> ModuleType | None:
 
 
 def _alone(package: str) -> None:
-    """Let modules of a package be imported without what it imports itself: librosa, torchvision and more."""
+    """Allow to import modules of a package without the imports of the package itself: librosa, torchvision and more."""
     if package in sys.modules:
         return
     spec = find_spec(package.partition(".")[0])
@@ -178,6 +183,7 @@ def _tonic(tonic: ModuleType, path: Path, version_3: bool) -> Any:
 
 
 def columns_differ(result: Any, reference: Events) -> str:
+    """Return how the events differ; empty if they are equal."""
     found = {name: getattr(result, name) if isinstance(result, Events) else result[name] for name in "txyp"}
     if len(found["t"]) != len(reference):
         return f"{len(found['t'])} events instead of {len(reference)}"
@@ -186,7 +192,7 @@ def columns_differ(result: Any, reference: Events) -> str:
 
 
 def _frames_differ(events: Events, result: np.ndarray, reference: np.ndarray) -> str:
-    if result.shape != reference.shape:  # sliced or downsampled otherwise: each event is put where it belongs
+    if result.shape != reference.shape:  # other windows or sizes: put every event where it belongs
         (steps, _, height, width), window = result.shape, WINDOW * len(reference) // len(result)
         reference = np.zeros(result.shape, np.int64)
         cells = (events.t - events.t[0]) // window, events.p, *_scaled(events, width, height)

@@ -1,11 +1,11 @@
-"""Whether a training gives the same bits again, and what it costs to have them.
+"""Check whether a run gives the same bits again, and measure what that costs.
 
 python -m benchmarks.exactness --data DATA             cifar10_resnet19_fast; writes results/exactness-<device>.json
 python -m benchmarks.exactness demo --epochs 2
 
-With and without `deterministic`, the same training runs three times, each in a process of its own: the second is as the
-first, and the third is killed after half of its epochs and goes on in another process. Their weights are compared bit
-for bit. The seconds are those of the last epoch, in which nothing is compiled or captured any more.
+With and without `deterministic`, the same recipe is trained three times, each in its own process. The second run
+repeats the first. The third is killed after half of its epochs and continues in another process. Their weights are
+compared bit for bit. The seconds are those of the last epoch, when everything is compiled and captured.
 """
 
 import argparse
@@ -26,11 +26,11 @@ from rheobase.train.record import write_result
 from rheobase.train.runs import Run, load_network
 
 WAY = {False: "fastest algorithms", True: "deterministic"}
-PATIENCE = 600  # seconds for one training
+PATIENCE = 600  # seconds for one run
 
 
 def train(arguments: list[str], out: Path, *, kill_after: int | None = None) -> None:
-    """Train in a process of its own, or go on there; kill it after so many epochs."""
+    """Train, or continue, in a separate process. Kill it after `kill_after` epochs."""
     command = [
         sys.executable,
         "-m",
@@ -57,29 +57,31 @@ def train(arguments: list[str], out: Path, *, kill_after: int | None = None) -> 
             time.sleep(0.02)
         if process.returncode:
             _, errors = process.communicate()
-            raise ValueError(f"the training failed: {(errors.strip() or 'no message').splitlines()[-1]}")
+            raise ValueError(f"the run failed: {(errors.strip() or 'no message').splitlines()[-1]}")
     if kill_after is not None:
-        raise ValueError(f"the training ended before it could be killed after epoch {kill_after}; take more --epochs")
+        raise ValueError(f"the run ended before it could be killed after epoch {kill_after}; use more --epochs")
 
 
 def epochs(out: Path) -> list[dict[str, Any]]:
-    """What a run has noted of its epochs so far."""
+    """Return the metrics of a run so far."""
     path = out / "metrics.jsonl"
     lines = path.read_text().splitlines() if path.exists() else []
     return [json.loads(line) for line in lines if line.endswith("}")]
 
 
 def weights(out: Path) -> dict[str, torch.Tensor]:
+    """Return the weights of a run."""
     return load_network(Run(out)).state_dict()
 
 
 def same(one: Path, other: Path) -> bool:
+    """Return whether two runs have the same weights, bit for bit."""
     first, second = weights(one), weights(other)
     return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
 
 
 def measure(arguments: list[str], number: int, *, deterministic: bool) -> dict[str, Any]:
-    """Of three trainings of `number` epochs: which are the same, and how long an epoch takes."""
+    """Train three runs of `number` epochs. Return which are the same, and how long an epoch takes."""
     arguments = [*arguments, "--set", f"epochs={number}", "--set", f"deterministic={str(deterministic).lower()}"]
     with TemporaryDirectory() as name:
         first, again, killed = (Path(name) / run for run in ("first", "again", "killed"))
@@ -98,7 +100,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--out", type=Path, help="JSON file; results/exactness-<device>.json if not given")
+    parser.add_argument("--out", type=Path, help="JSON file; by default results/exactness-<device>.json")
     options, others = parser.parse_known_args()
     others = others if others and not others[0].startswith("-") else ["cifar10_resnet19_fast", *others]
     device = choose_device(options.device)

@@ -1,6 +1,6 @@
-"""Start `rheobase train` and leave after its first step: python -m benchmarks.first_step FILE train RECIPE ...
+"""Start `rheobase train` and stop after its first step: python -m benchmarks.first_step FILE train RECIPE ...
 
-Writes the time of the system's clock after that step to FILE. It uses only names that every layout of the package has.
+The clock time after that step goes to FILE. This module uses only names that exist in every version of the package.
 """
 
 import sys

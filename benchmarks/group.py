@@ -1,7 +1,7 @@
-"""What a process group adds to the captured training step, measured with a group of one member.
+"""Measure what a process group adds to the captured training step, with a group of one process.
 
-Every collective is issued and counted, but with one member it moves nothing. What it takes on a node of several GPUs is
-computed beside it, by the model of `rheobase plan`.
+Every collective is issued and counted, but with one process it moves nothing. The time that the collectives take on a
+node with several GPUs is computed with the model of `rheobase plan`.
 
 python -m benchmarks.group                                      ResNet-19 and ResNet-50 on a GPU, elsewhere the demo
 python -m benchmarks.group --cases cifar10_resnet19_t4:32 --gpus 4
@@ -39,32 +39,33 @@ from rheobase.train.runs import channels_last, network_for
 from rheobase.train.scale import Cluster
 from rheobase.train.step import make_step
 
-ALONE, JOINED, LOCAL = CONTENDERS = ("alone", "joined", "local")  # the others are in a group, with such statistics
+ALONE, JOINED, LOCAL = CONTENDERS = ("alone", "joined", "local")  # no group; a group with joined or local statistics
 ON_GPU = ("cifar10_resnet19_t4:256", "cifar10_resnet19_t4:64", "cifar10_resnet19_t4:32", "imagenet_resnet50:32")
 ON_CPU = ("demo:16",)
 TIMESTEPS = 4
-WARM_UP = 5  # steps, the capture among them
+WARM_UP = 5  # steps, including the capture
 ROUND = 0.25  # seconds
 
 
 def case(text: str) -> Recipe:
-    """RECIPE:IMAGES, at as many timesteps as the others."""
+    """Return the recipe for RECIPE:IMAGES, with the same number of timesteps for all."""
     name, _, images = text.partition(":")
     return recipes.get(name).changed([f"batch_size={images}", f"timesteps={TIMESTEPS}", "short_epochs=0"])
 
 
 @contextmanager
 def group_of_one(device: torch.device) -> Iterator[dist.ProcessGroup]:
+    """Yield a process group of this process alone."""
     backend = "nccl" if device.type == "cuda" else "gloo"
     with TemporaryDirectory() as folder:
         dist.init_process_group(backend, init_method=f"file://{folder}/store", rank=0, world_size=1)
         assert dist.group.WORLD is not None
         yield dist.group.WORLD
-        dist.destroy_process_group()  # not after an error: it would wait for the graphs that hold its collectives
+        dist.destroy_process_group()  # not after an error, as it would wait for the graphs that hold its collectives
 
 
 def prepare(name: str, recipe: Recipe, device: torch.device, group: dist.ProcessGroup) -> Trial:
-    """The step of a contender, warm and captured; among the facts are its collectives."""
+    """Return the step of a contender, warmed up and captured. Its facts include the collectives."""
     torch.manual_seed(0)
     data = expected(recipe.data, size=recipe.image_size)
     network = channels_last(network_for(recipe, data)).to(device)
@@ -90,7 +91,7 @@ def prepare(name: str, recipe: Recipe, device: torch.device, group: dist.Process
 
 
 def host_synchronisations(step: Step) -> int:
-    """How often torch waits for the GPU in a step."""
+    """Count how often torch waits for the GPU in a step."""
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
         torch.cuda.set_sync_debug_mode("warn")
@@ -104,12 +105,12 @@ def host_synchronisations(step: Step) -> int:
 def measure(
     recipe: Recipe, device: torch.device, group: dist.ProcessGroup, rounds: int, node: Cluster
 ) -> dict[str, Any]:
-    """All contenders of one case, round by round in turn."""
+    """Measure all contenders of one case in interleaved rounds."""
     trials = {name: prepare(name, recipe, device, group) for name in CONTENDERS}
     seconds: dict[str, list[float]] = {name: [] for name in CONTENDERS}
     disturbed = 0
     for number in range(rounds):
-        for i in range(len(CONTENDERS)):  # another one begins every time
+        for i in range(len(CONTENDERS)):  # another contender starts every round
             name = CONTENDERS[(number + i) % len(CONTENDERS)]
             found = play_round(trials[name], device.type)
             seconds[name].append(found["seconds"])
@@ -136,10 +137,11 @@ def measure(
 
 
 def table(runs: list[dict[str, Any]], node: Cluster) -> Table:
+    """Return a row for every case and contender."""
     columns = ["network", "N", "contender", "ms", "ratio", "collectives", "MB", "syncs"]
     found = Table(
         title=f"The step of a group of one, T = {TIMESTEPS}",
-        caption=f"on {node.gpus} GPUs: with what collectives take there by the model of rheobase plan",
+        caption=f"on {node.gpus} GPUs: including the time of collectives there, by the model of rheobase plan",
     )
     for column in (*columns, f"us on {node.gpus} GPUs", f"ratio on {node.gpus} GPUs"):
         found.add_column(column, justify="left" if column in ("network", "contender") else "right")
@@ -159,8 +161,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--cases", nargs="+", metavar="RECIPE:IMAGES", default=ON_GPU if gpu else ON_CPU)
     parser.add_argument("--rounds", type=int, default=15 if gpu else 5)
-    parser.add_argument("--gpus", type=int, default=8, help="of the node that collectives are computed for")
-    parser.add_argument("--out", type=Path, help="JSON file; results/group-<device>.json if not given")
+    parser.add_argument("--gpus", type=int, default=8, help="GPUs of the node for which collectives are computed")
+    parser.add_argument("--out", type=Path, help="JSON file; by default results/group-<device>.json")
     options = parser.parse_args()
     device = choose_device("auto")
     torch.backends.cudnn.benchmark = True

@@ -1,11 +1,11 @@
-"""Training speed and memory of the ImageNet networks in every memory mode, on JPEG files and on images on the device.
+"""Measure training speed and memory of the ImageNet networks in every memory mode, from JPEG files and from memory.
 
     python -m benchmarks.imagenet
 
-The files are made up, of the usual size: what is in a picture does not change the speed. Every point is a few captured
-steps of one process, fed as in training; the file of results is written after each. First come the loaders alone, with
-a process per core: ours, torch's DataLoader with our decoder, and torchvision's; the start, and the speed once all are
-started and all files were read.
+The files are synthetic but have the usual size: the content of a picture does not change the speed. Every point is a
+few captured steps of one process, fed as in training; results are written after each point. The loaders are measured
+first, without training, with one process per core: ours, torch's DataLoader with our decoder, and torchvision's. This
+gives the time to start them, and the speed once all have started and all files were read.
 """
 
 import argparse
@@ -44,14 +44,14 @@ from rheobase.train.step import Step, make_step
 IMAGENET = 1_281_167  # training images
 NETWORKS = ("resnet34", "resnet34_large", "resnet50")
 WIDTH, HEIGHT, QUALITY = 500, 375, 90
-PICTURES = 32  # that differ
+PICTURES = 32  # different ones
 CLASSES = 1000
 EAGER, WARM_UP = 3, 3  # steps before the capture, and after it
 CORES = len(os.sched_getaffinity(0))
 
 
 def make_files(folder: Path, images: int) -> None:
-    """`images` JPEG files for training and a few for testing."""
+    """Write `images` JPEG files for training and a few for testing."""
     from PIL import Image
 
     def encoded(i: int) -> bytes:
@@ -70,14 +70,14 @@ def make_files(folder: Path, images: int) -> None:
 
 
 def labelled(data: Dataset) -> Dataset:
-    """The files with a thousand classes, as those of ImageNet; which one a file has does not matter."""
+    """Return the files with a thousand classes, as in ImageNet. Which file has which class does not matter."""
     parts = [replace(files, labels=torch.arange(len(files)) % CLASSES) for files in (data.train, data.test)]
     info = replace(data.info, classes=tuple(map(str, range(CLASSES))))
     return replace(data, info=info, train=parts[0], test=parts[1])
 
 
 def on_the_device(data: Dataset, images: int) -> Dataset:
-    """The first `images` files, decoded."""
+    """Return the first `images` files, decoded."""
     decoded = data.train.read(torch.arange(images) % len(data.train)).contiguous()
     return replace(data, train=Split(decoded, torch.arange(images) % CLASSES))
 
@@ -88,7 +88,7 @@ def keep_memory(worker: int) -> None:
 
 
 class Decoded(TorchDataset[Tensor]):
-    """The pixels [H, W, 3] of images that are asked for by requests."""
+    """The pixels [H, W, 3] of an image, indexed by requests."""
 
     def __getitem__(self, request: Request) -> Tensor:
         pixels = bytearray(pixels_of(request, decode))
@@ -96,7 +96,7 @@ class Decoded(TorchDataset[Tensor]):
 
 
 def requests(files: Files, size: int) -> tuple[list[list[Request]], Tensor]:
-    """Random parts of all files in batches of `size`, and the random numbers of their augmentation."""
+    """Return requests for random crops of all files in batches of `size`, and the random numbers of augmentation."""
     order, u = torch.randperm(len(files)).tolist(), torch.rand(len(files), COLUMNS)
     parts = u[:, [0, 1, 8, 9]].tolist()
     all_of_them = [files._request(files.paths[i], part) for i, part in zip(order, parts, strict=True)]
@@ -109,7 +109,7 @@ def _loader(images: Any, device: torch.device, **options: Any) -> "DataLoader[An
 
 
 def decoding_epoch(files: Files, feed: Feed, device: torch.device) -> Callable[[], Iterable[Tensor]]:
-    """Batches as our feed makes them, but for torch's loader."""
+    """Return an epoch of batches as our feed makes them, but decoded by torch's DataLoader."""
     batches, u = requests(files, feed.recipe.batch_size)
     options = {"multiprocessing_context": "forkserver", "worker_init_fn": keep_memory}
     loader = _loader(Decoded(), device, batch_sampler=batches, **options)
@@ -126,7 +126,7 @@ def decoding_epoch(files: Files, feed: Feed, device: torch.device) -> Callable[[
 def loaders(
     folder: Path, data: Dataset, recipe: Recipe, device: torch.device, least: int = 3000
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Name and speed of each loader: images cut out, mirrored, normalised and on the device, `least` of them timed."""
+    """Yield name and speed of each loader: at least `least` images, cropped, flipped, normalised and on the device."""
     feed = Feed(data, recipe, device, torch.float32)
     yield "rheobase", loading(lambda: (images for images, _, _ in feed.training(0)), device, least)
     yield "DataLoader with our decoder", loading(decoding_epoch(data.train, feed, device), device, least)
@@ -143,7 +143,7 @@ def loaders(
 
 
 def loading(epoch: Callable[[], Iterable[Tensor]], device: torch.device, least: int) -> dict[str, Any]:
-    """Seconds until the first batch, with what has to be started for it; images per second after a whole epoch."""
+    """Measure the seconds until the first batch, including the start, and images per second after a whole epoch."""
     start = time.perf_counter()
     first = None
     for _ in epoch():
@@ -158,7 +158,7 @@ def loading(epoch: Callable[[], Iterable[Tensor]], device: torch.device, least: 
 
 
 def training(recipe: Recipe, feeds: dict[str, Feed], device: torch.device, steps: int) -> Iterator[dict[str, Any]]:
-    """Images per second of each feed, and the peak memory of a step."""
+    """Yield images per second for each feed, and the peak memory of a step."""
     data = expected("imagenet", size=recipe.image_size)
     with device:
         network = network_for(recipe, data)
@@ -169,7 +169,7 @@ def training(recipe: Recipe, feeds: dict[str, Feed], device: torch.device, steps
     step = capture(make_step(network, optimizer, scaler, recipe, recipe.timesteps), device)
     warm = feeds["on the device"]
     _speed(step, warm, device, EAGER)
-    if device.type == "cuda":  # what choosing algorithms took is no part of a step
+    if device.type == "cuda":  # the search for algorithms is not part of a step
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
     held = torch.cuda.memory_allocated() - _bytes(network, optimizer) if device.type == "cuda" else 0
@@ -185,7 +185,7 @@ def training(recipe: Recipe, feeds: dict[str, Feed], device: torch.device, steps
 
 
 def _bytes(network: torch.nn.Module, optimizer: torch.optim.Optimizer) -> int:
-    """Of weights, gradients, buffers and momentum."""
+    """Return the size of weights, gradients, buffers and momentum."""
     tensors = [*network.parameters(), *network.buffers(), *(p.grad for p in network.parameters() if p.grad is not None)]
     momentum = [state["momentum_buffer"] for state in optimizer.state.values()]
     return sum(t.nbytes for t in [*tensors, *momentum])
@@ -207,7 +207,7 @@ def _wait(device: torch.device) -> None:
 
 
 def points(recipe: Recipe, sources: dict[str, Dataset], device: torch.device, steps: int) -> Iterator[dict[str, Any]]:
-    """One memory mode; where it fails, as without enough memory, a row that says so."""
+    """Yield the rows of one memory mode. If it fails, for example for lack of memory, a row says so."""
     feeds = {name: Feed(source, recipe, device, torch.float32) for name, source in sources.items()}
     try:
         yield from training(recipe, feeds, device, steps)
@@ -218,15 +218,15 @@ def points(recipe: Recipe, sources: dict[str, Dataset], device: torch.device, st
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Time training and loading of ImageNet-like files.")
-    parser.add_argument("--networks", nargs="*", default=NETWORKS, help="none: the loaders alone")
+    parser.add_argument("--networks", nargs="*", default=NETWORKS, help="empty: only the loaders")
     parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--images", type=int, default=4096, help="JPEG files")
-    parser.add_argument("--steps", type=int, default=15, help="steps of a point")
+    parser.add_argument("--images", type=int, default=4096, help="number of JPEG files")
+    parser.add_argument("--steps", type=int, default=15, help="steps per point")
     parser.add_argument("--size", type=int, default=224)
     parser.add_argument("--timesteps", type=int, default=6)
     parser.add_argument("--precision", default="bf16")
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--limit", type=float, default=float("inf"), help="begin no point after so many seconds")
+    parser.add_argument("--limit", type=float, default=float("inf"), help="start no point after this many seconds")
     parser.add_argument("--out", type=Path, default=Path("results/imagenet.json"))
     arguments = parser.parse_args()
     if arguments.images < arguments.batch * max(arguments.steps, EAGER, WARM_UP):

@@ -1,9 +1,9 @@
-"""Inference of a ResNet-19: folded, as it is trained, in SpikingJelly, and as a ReLU network.
+"""Measure inference of a ResNet-19: folded, as trained, in SpikingJelly, and as a ReLU network.
 
-python -m benchmarks.inference                 on a CPU batch 1 and 64, two threads; on a GPU 1, 32 and 512; T = 4
+python -m benchmarks.inference                 batches of 1 and 64 on a CPU, two threads; 1, 32 and 512 on a GPU; T = 4
 python -m benchmarks.inference --rounds 3 --out results/inference-cpu.json
 
-On a GPU everything runs in bfloat16 with weights kept in it, eagerly and as a CUDA graph.
+On a GPU, everything runs in bfloat16 with bfloat16 weights, eagerly and as a CUDA graph.
 """
 
 import argparse
@@ -32,14 +32,14 @@ from rheobase.train.record import write_result
 from rheobase.train.switches import cudnn
 
 Forward = Callable[[Tensor], Tensor]
-LEAST = 0.1  # seconds of a round on a GPU
+LEAST = 0.1  # seconds per round on a GPU
 CAPTURED = ", CUDA graph"
 
 
 def contenders(
     network: str, timesteps: int, device: torch.device, size: int = USUALLY.image_size
 ) -> dict[str, Forward]:
-    """Every network untrained, in evaluation mode, with running statistics of its own currents: its neurons fire."""
+    """Return every network, untrained and in evaluation mode. Its running statistics fit its currents, so it fires."""
     torch.manual_seed(0)
     half = device.type == "cuda"
     options: dict[str, Any] = {"in_channels": 3, "image_size": size}
@@ -53,7 +53,7 @@ def contenders(
     found: dict[str, Forward] = {
         "folded": partial(_ready(folded, device), timesteps=timesteps),
         "as trained": partial(_ready(trained, device), timesteps=timesteps),
-        "ReLU network": partial(_ready(relu, device), timesteps=1),  # it needs no time: one pass per image
+        "ReLU network": partial(_ready(relu, device), timesteps=1),  # without timesteps: one pass per image
     }
     if half:
         found["ReLU network, T x N images"] = lambda x: relu(_many(x, timesteps), timesteps=1)
@@ -89,7 +89,7 @@ def _many(images: Tensor, timesteps: int) -> Tensor:
 def _settled(net: nn.Module, images: Tensor, timesteps: int) -> nn.Module:
     net.to(device=images.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     for module in net.modules():
-        if hasattr(module, "momentum"):  # of somas and batch norms: statistics are those of one batch
+        if hasattr(module, "momentum"):  # somas and batch norms: take the statistics of one batch
             module.momentum = 1.0
     with torch.no_grad(), torch.autocast(images.device.type, torch.bfloat16, enabled=images.is_cuda):
         net.train()(images, timesteps)
@@ -97,7 +97,7 @@ def _settled(net: nn.Module, images: Tensor, timesteps: int) -> nn.Module:
 
 
 def _ready(net: nn.Module, device: torch.device) -> nn.Module:
-    """On a GPU with weights in bfloat16, for everybody, so that autocast has none to cast at every call."""
+    """Convert the weights of any contender to bfloat16 on a GPU, so that autocast does not cast them at every call."""
     if device.type == "cuda":
         for module in net.modules():
             if isinstance(module, nn.Conv2d | nn.Linear):
@@ -110,7 +110,7 @@ def _ready(net: nn.Module, device: torch.device) -> nn.Module:
 def measure(
     batch: int, networks: dict[str, Forward], rounds: int, size: int = USUALLY.image_size
 ) -> dict[str, dict[str, Any]]:
-    """Images per second of each, in rounds that alternate; those that other processes disturbed do not count."""
+    """Measure images per second of each network in interleaved rounds. Rounds with other load do not count."""
     x = torch.randn(batch, 3, size, size).contiguous(memory_format=torch.channels_last)
     for forward in networks.values():
         forward(x)
@@ -138,7 +138,7 @@ def measure(
 
 @torch.no_grad()
 def measure_on_gpu(batch: int, networks: dict[str, Forward], rounds: int, size: int) -> dict[str, dict[str, Any]]:
-    """The same for a GPU, eagerly and as a CUDA graph; a network that cannot become one has none."""
+    """Measure each network on a GPU, eagerly and, if it can be captured, as a CUDA graph."""
     x = torch.randn(batch, 3, size, size, device="cuda").contiguous(memory_format=torch.channels_last)
     runs: dict[str, Callable[[], object]] = {}
     with cudnn(benchmark=True):
@@ -182,7 +182,7 @@ def _seconds(run: Callable[[], object], repeats: int) -> float:
 
 
 def table(network: str, timesteps: int, results: dict[str, dict[str, dict[str, Any]]]) -> Table:
-    """A row for each network, a column for each batch."""
+    """Return a row for each network and a column for each batch."""
     unit = "ms" if any("milliseconds" in found for of in results.values() for found in of.values()) else "images/s"
     shown = Table(f"{network}, T = {timesteps}", *(f"batch {batch}, {unit}" for batch in results))
     key = "milliseconds" if unit == "ms" else "images_per_second"
@@ -196,7 +196,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--network", default="resnet19")
     parser.add_argument("--timesteps", type=int, default=4)
-    parser.add_argument("--batch", type=int, nargs="+", help="1 and 64 if not given; on a GPU 1, 32 and 512")
+    parser.add_argument("--batch", type=int, nargs="+", help="by default 1 and 64 on a CPU, 1, 32 and 512 on a GPU")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if gpu else "cpu")
@@ -207,7 +207,7 @@ def main() -> None:
         sys.exit("device 'cuda' is not available here; use --device cpu")
     args.batch = args.batch or ([1, 32, 512] if device.type == "cuda" else [1, 64])
     torch.set_num_threads(args.threads)
-    keep_freed_memory()  # for all of them
+    keep_freed_memory()  # for all contenders
     networks = contenders(args.network, args.timesteps, device, size)
     timed = measure_on_gpu if device.type == "cuda" else measure
     results = {str(batch): timed(batch, networks, args.rounds, size) for batch in args.batch}

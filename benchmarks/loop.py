@@ -1,7 +1,7 @@
-"""What the training loop adds to the bare step, and where the rest of an epoch goes, in one process.
+"""Measure what the training loop adds to the bare step, and how the rest of an epoch is spent, in one process.
 
 python -m benchmarks.loop --data DATA        cifar10_resnet19_t2; writes results/loop-<device>.json
-python -m benchmarks.loop --recipe demo      embedded data
+python -m benchmarks.loop --recipe demo      with the embedded digits
 """
 
 import argparse
@@ -29,7 +29,7 @@ WARM, TIMED = 10, 100  # steps
 
 
 class Clock(Reporter):
-    """Notes when an epoch is over: measured, written and saved."""
+    """Records when an epoch ends: evaluated, written and saved."""
 
     def __init__(self) -> None:
         self.ends: list[float] = []
@@ -39,7 +39,7 @@ class Clock(Reporter):
 
 
 def bare_step(run: Run, feed: Feed, steps: int) -> float:
-    """Seconds per optimiser step of the run's network, untrained, on one fixed batch."""
+    """Measure the seconds per optimiser step of the run's untrained network on one fixed batch."""
     recipe, device = run.recipe, feed.device
     network = run.network().to(device, feed.dtype)
     torch.backends.cudnn.benchmark = True
@@ -63,7 +63,7 @@ def _finish(device: torch.device) -> None:
 
 
 def measure(recipe: Recipe, data: Path | None, device: torch.device, steps: int = TIMED) -> dict[str, Any]:
-    """The recipe, trained in a temporary folder, beside its bare step; the first epoch compiles and is left out."""
+    """Train the recipe in a temporary folder and compare it with its bare step, without the first epoch."""
     dataset, clock = load_data(recipe, data), Clock()
     feed = Feed(dataset, recipe, device, DTYPES.get(recipe.precision, torch.float32))
     with TemporaryDirectory() as folder:
@@ -101,7 +101,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path)
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--out", type=Path, help="JSON file; results/loop-<device>.json if not given")
+    parser.add_argument("--out", type=Path, help="JSON file; by default results/loop-<device>.json")
     options = parser.parse_args()
     device = choose_device(options.device)
     recipe = recipes.get(options.recipe).changed([f"epochs={options.epochs}", "evaluate_every=1", "short_epochs=0"])
@@ -111,7 +111,7 @@ def main() -> None:
     bare = found["bare_step_seconds"]
     print(f"bare step {1e3 * bare['before']:.2f} ms before, {1e3 * bare['after']:.2f} ms after")
     print(
-        f"epoch {statistics.median(found['epoch_seconds'][1:]):.2f} s: {found['overhead_percent']:+.2f} % to the step"
+        f"epoch {statistics.median(found['epoch_seconds'][1:]):.2f} s: {found['overhead_percent']:+.2f} % over the step"
     )
     print(f"evaluation {found['evaluation_seconds']:.2f} s, checkpoint {found['checkpoint_seconds']:.2f} s")
     print(f"written to {out}")

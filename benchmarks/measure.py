@@ -1,7 +1,7 @@
-"""One contender in a process of its own: build it, check it, time it, see what memory it takes.
+"""Build, check and time one contender in its own process, and measure its memory.
 
-A process each keeps memory apart and lets one fail alone; the parent asks for one round at a time, so that the rounds
-of all contenders interleave.
+Separate processes keep memory apart and let one contender fail without the others. The parent asks for one round at a
+time, so that the rounds of all contenders interleave.
 """
 
 import contextlib
@@ -26,14 +26,14 @@ from rheobase.train.capture import CapturedStep, Step
 from rheobase.train.heap import keep_freed_memory
 
 _WARM_UP = 3
-_TOLERANCE = 1e-9  # float64, so that no spike flips through rounding
-FOREIGN_LOAD = 0.05  # share of all cores that other processes may take in a round
-ATTEMPTS = 3  # disturbed rounds are played again, up to this many times as many rounds in all
+_TOLERANCE = 1e-9  # in float64, where rounding flips no spike
+FOREIGN_LOAD = 0.05  # fraction of all cores that other processes may use in a round
+ATTEMPTS = 3  # disturbed rounds are repeated, up to this many times as many rounds in total
 
 
 @dataclass
 class Trial:
-    """A step that is ready to be timed, and what is known of it before."""
+    """A step that is ready to be timed, and the facts known before."""
 
     step: Step
     repeats: int
@@ -41,7 +41,7 @@ class Trial:
 
 
 def prepare(name: str, setting: Setting) -> Trial:
-    """Build the contender, check that it is what it claims, warm it up, capture it, measure its memory."""
+    """Build a contender, check what it claims, warm it up, capture it and measure its memory."""
     torch.manual_seed(0)
     torch.backends.cudnn.benchmark = True
     facts: dict[str, Any] = {}
@@ -50,12 +50,12 @@ def prepare(name: str, setting: Setting) -> Trial:
         step()
     else:
         chosen = contender(name)
-        if chosen.same and not name.startswith(BEFORE):  # other sources have a law of their own
+        if chosen.same and not name.startswith(BEFORE):  # another checkout has its own law
             facts["difference_from_law"] = difference = difference_from_law(chosen, setting)
             if not difference < _TOLERANCE:
                 raise AssertionError(f"differs from the law by {difference:.1e} in its {chosen.same}")
         if setting.device == "cpu":
-            keep_freed_memory()  # as our training does, for all of them; not what the check above took
+            keep_freed_memory()  # for all contenders, as in our training; not before the check, whose memory is freed
         net, forward = chosen.make(setting)
         facts["parameters"] = _count_parameters(net, setting, chosen.neuron)
         step, graph = training_step(net, forward, setting), chosen.graph
@@ -73,7 +73,7 @@ def prepare(name: str, setting: Setting) -> Trial:
 
 
 def play_round(trial: Trial, device: str) -> dict[str, Any]:
-    """Seconds per step, and whether other processes were in the way."""
+    """Return the seconds per step, and whether other processes disturbed the round."""
     load = Load()
     seconds, outputs = _timed(trial.step, trial.repeats, device)
     disturbed = device == "cpu" and load.foreign() > FOREIGN_LOAD
@@ -83,7 +83,7 @@ def play_round(trial: Trial, device: str) -> dict[str, Any]:
 
 
 def serve(connection: Connection, name: str, setting: Setting) -> None:
-    """Answer every request (`prepare` or `round`) with a dict; one with `error` says why there is nothing else."""
+    """Answer every request (`prepare` or `round`) with a dict. If it fails, the dict has an `error`."""
     trial: Trial | None = None
     while request := connection.recv():
         try:
@@ -95,7 +95,7 @@ def serve(connection: Connection, name: str, setting: Setting) -> None:
                 answer = play_round(trial, setting.device)
         except Unavailable as reason:
             answer = {"error": str(reason)}
-        except Exception as error:  # whatever a peer raises: the others go on
+        except Exception as error:  # whatever a peer raises, the others continue
             traceback.print_exc(file=sys.stderr)
             answer = {"error": _one_line(error), "out_of_memory": _is_out_of_memory(error)}
         connection.send(answer)
@@ -135,7 +135,7 @@ def _check_training(net: nn.Module, loss: Tensor) -> None:
 
 
 def _timed(step: Step, repeats: int, device: str) -> tuple[float, tuple[Tensor, ...]]:
-    """Seconds per step, and what the last one returned; one more before, since others had the caches."""
+    """Return the seconds per step, and the last result. One more step runs first, as others used the caches."""
     step()
     if device == "cuda":
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -152,19 +152,19 @@ def _timed(step: Step, repeats: int, device: str) -> tuple[float, tuple[Tensor, 
 
 
 def _forget_peak(device: str) -> None:
-    """Start the count of memory again: what compiling and choosing algorithms took is no part of a step."""
+    """Reset the peak memory: compilation and the search for algorithms are not part of a step."""
     gc.collect()
     if device == "cuda":
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
     else:
-        with contextlib.suppress(OSError):  # only Linux can; elsewhere the peak counts from the start
+        with contextlib.suppress(OSError):  # only on Linux; elsewhere the peak counts from the start
             Path("/proc/self/clear_refs").write_text("5")
 
 
 def _peak_bytes(device: str) -> int:
-    """Most memory allocated on the GPU; on a CPU the largest resident size of this process, libraries included."""
+    """Return the peak memory allocated on the GPU; on a CPU, the peak resident size of this process with libraries."""
     if device == "cuda":
         return torch.cuda.max_memory_allocated()
     status = Path("/proc/self/status")
@@ -174,12 +174,13 @@ def _peak_bytes(device: str) -> int:
 
 
 class Load:
-    """Share of all cores that other processes took since it was made; 0 where the system does not say."""
+    """The fraction of all cores that other processes have used since; 0 if the system does not tell."""
 
     def __init__(self) -> None:
         self.started = self._now()
 
     def foreign(self) -> float:
+        """Return the fraction since this object was created."""
         wall, busy, own = (b - a for a, b in zip(self.started, self._now(), strict=True))
         return max(0.0, busy - own) / (wall * (os.cpu_count() or 1))
 
@@ -194,7 +195,7 @@ class Load:
 
 
 def _is_out_of_memory(error: Exception) -> bool:
-    """Not every library raises `torch.OutOfMemoryError`; a CUDA call that fails says it in words."""
+    """Return whether memory ran out. Not every library raises `torch.OutOfMemoryError`; some only say so in words."""
     return isinstance(error, MemoryError) or "out of memory" in str(error)
 
 

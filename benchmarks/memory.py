@@ -1,7 +1,7 @@
-"""Peak memory of real training steps beside what `rheobase plan` predicts: python -m benchmarks.memory
+"""Compare the peak memory of real training steps with what `rheobase plan` predicts: python -m benchmarks.memory
 
-Needs a GPU. Writes results/memory-<device>.json; the peak is counted from after the first steps, in which cuDNN tries
-algorithms, and includes weights, optimiser and the captured graph.
+Needs a GPU. Writes results/memory-<device>.json. The peak includes weights, optimiser and the captured graph. It does
+not include the first steps, in which cuDNN tries algorithms.
 """
 
 import argparse
@@ -35,6 +35,7 @@ _EAGER, _CAPTURED = 4, 3  # steps
 
 
 def measure(recipe: Recipe, batch: int) -> dict[str, Any]:
+    """Measure and predict the peak memory of one recipe."""
     data = expected(recipe.data, size=recipe.image_size, timesteps=recipe.timesteps)
     device = torch.device("cuda")
     torch.backends.cudnn.benchmark = True
@@ -66,8 +67,8 @@ def measure(recipe: Recipe, batch: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Peak memory of real training steps beside the prediction.")
-    parser.add_argument("--out", type=Path, help="JSON file; results/memory-<device>.json if not given")
+    parser = argparse.ArgumentParser(description="Compare the peak memory of real training steps with the prediction.")
+    parser.add_argument("--out", type=Path, help="JSON file; by default results/memory-<device>.json")
     options = parser.parse_args()
     device = torch.device("cuda")
     out = options.out or result_path("memory", device)
@@ -75,7 +76,7 @@ def main() -> None:
     table = Table("recipe", "memory", "measured GiB", "predicted GiB", "error %")
     for name, batch in RUNS:
         for recipe in modes(replace(RECIPES[name](), batch_size=batch, precision="bf16")):
-            with get_context("spawn").Pool(1) as pool:  # a process each: nothing is left over from the one before
+            with get_context("spawn").Pool(1) as pool:  # a new process for each, so that no memory is left over
                 row = pool.apply(measure, (recipe, batch))
             rows.append(row)
             measured, predicted = row["measured_bytes"], row["predicted_bytes"]

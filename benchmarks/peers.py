@@ -1,7 +1,7 @@
-"""Somas of other libraries, so that the very same network can be built of them.
+"""Somas of other libraries, to build exactly the same network from them.
 
-Each is a factory soma(channels, branches=n) as `rheobase.models` wants it: one normalisation per incoming branch,
-their sum, neurons. Synapses, topology and the number of parameters are then equal by construction.
+Each is a factory soma(channels, branches=n) as `rheobase.models` expects it: one normalisation per incoming branch, a
+sum, and neurons. So synapses, topology and the number of parameters are equal by construction.
 """
 
 from importlib import import_module
@@ -17,17 +17,18 @@ DECAY, V_TH, WIDTH = 0.25, 0.5, 1.0
 
 
 class Unavailable(Exception):
-    """A contender cannot run here, for a reason that is nobody's mistake."""
+    """A contender cannot run here, for example because its package is not installed."""
 
 
 class TorchConv2d(Conv2d):
-    """torch's own convolution, as networks of other libraries have it."""
+    """torch's own convolution, as other libraries use it."""
 
     def forward(self, x: Tensor) -> Tensor:
         return nn.Conv2d.forward(self, x.flatten(0, 1)).unflatten(0, x.shape[:2])
 
 
 def with_torch_convolutions(net: nn.Module) -> nn.Module:
+    """Replace our convolutions by torch's."""
     for module in net.modules():
         if isinstance(module, Conv2d):
             module.__class__ = TorchConv2d
@@ -35,7 +36,7 @@ def with_torch_convolutions(net: nn.Module) -> nn.Module:
 
 
 class LoopSoma(Soma):
-    """The law as it stands: plain PyTorch, a loop over time, autograd."""
+    """The law itself: plain PyTorch, a loop over time, autograd."""
 
     def forward(self, *xs: Any) -> Tensor:
         spikes, (mean, var) = functional.fire(
@@ -56,7 +57,7 @@ class LoopSoma(Soma):
 
 
 class ReluSoma(nn.Module):
-    """No neurons: batch normalisation and ReLU, as in an ordinary network."""
+    """Batch normalisation and ReLU instead of neurons, as in an ordinary network."""
 
     def __init__(self, channels: int, branches: int = 1) -> None:
         super().__init__()
@@ -71,7 +72,7 @@ class SpikingJellySoma(nn.Module):
     """SpikingJelly's tdBN and multi-step LIF node, set to the paper's equations.
 
     Its tdBN holds alpha * v_th as the initial value of its weight, which is the same function. A static input is
-    normalised once, since its moments are those of one step, and shown to the node as an expanded view, which its
+    normalised once, as its moments are those of one timestep, and passed to the node as an expanded view, which its
     kernels read without a copy.
     """
 
@@ -101,7 +102,7 @@ class SpikingJellySoma(nn.Module):
 class SnnTorchSoma(nn.Module):
     """snnTorch's Leaky with reset to zero, one timestep [1, N, C, ...] per call.
 
-    The library has no normalisation over time, so each step is normalised by itself.
+    The library has no normalisation over time, so each timestep is normalised separately.
     """
 
     def __init__(self, channels: int, branches: int = 1) -> None:
@@ -119,11 +120,12 @@ class SnnTorchSoma(nn.Module):
 
 
 def reset_spikingjelly(net: nn.Module) -> None:
+    """Clear the state of its neurons."""
     _spikingjelly("functional").reset_net(net)
 
 
 def store_spikingjelly_in_bfloat16(net: nn.Module) -> None:
-    """Keep its potentials in bfloat16: the one setting in which its Triton kernels take bfloat16 input."""
+    """Keep its potentials in bfloat16, the only setting in which its Triton kernels take bfloat16 input."""
     precision = _spikingjelly("precision")
     precision.prepare_model_for_precision(
         net, "cuda", precision.PrecisionConfig(mode="bf16", neuron_storage="bf16", neuron_fwd="fp32", neuron_bwd="fp32")
@@ -131,7 +133,8 @@ def store_spikingjelly_in_bfloat16(net: nn.Module) -> None:
 
 
 def reset_snntorch(net: nn.Module) -> None:
-    for module in net.modules():  # its own `utils.reset` sees no neurons inside of blocks
+    """Clear the state of its neurons."""
+    for module in net.modules():  # its own `utils.reset` does not find neurons inside blocks
         if isinstance(module, SnnTorchSoma):
             module.neurons.reset_mem()
 

@@ -1,9 +1,9 @@
-"""Reading of every format beside tonic, or else NumPy, on one core, with equal results.
+"""Compare reading of every format with tonic or NumPy, on one core, and check for equal results.
 
     python -m benchmarks.readers
 
-A made-up recording is written in every format, mostly by faery's encoders. tonic reads AEDAT 4 with the package aedat
-and leaves Prophesee's formats to expelliarmus. Times are taken as in `benchmarks.events`.
+A synthetic recording is written in every format, mostly by faery's encoders. tonic reads AEDAT 4 with the package
+aedat, and Prophesee's formats with expelliarmus. Times are measured as in `benchmarks.events`.
 """
 
 import argparse
@@ -25,14 +25,14 @@ from rheobase.train.record import write_result
 from tests.data import recordings as writers
 
 OUT = Path("results/readers.json")
-EVENTS, SECONDS_LONG = 1_000_000, 2  # of the recording that is written in every format
+EVENTS, SECONDS_LONG = 1_000_000, 2  # size of the recording
 HAND_MADE: dict[str, tuple[Callable[[Events], bytes], tuple[int, int]]] = {  # writer and sensor
     "AEDAT 2.0.aedat": (writers.aedat_2, (128, 128)),
     "AEDAT 3.1.aedat": (partial(writers.aedat_3, per_packet=4096), (128, 128)),
     "N-MNIST.bin": (writers.nmnist, (34, 34)),
     "compressed.npz": (writers.npz, (640, 480)),
 }
-BY_FAERY: dict[str, dict[str, Any]] = {  # options of its encoders
+BY_FAERY: dict[str, dict[str, Any]] = {  # options of faery's encoders
     "AEDAT 4, LZ4.aedat4": {},
     "AEDAT 4, Zstandard.aedat4": {"compression": ("zstd", 3)},
     "DAT.dat": {"zero_t0": False},
@@ -44,7 +44,7 @@ ENCODINGS = {"DAT": "dat", "EVT 2.0": "evt2", "EVT 3.0": "evt3"}  # for expellia
 
 
 def contenders(path: Path) -> dict[str, events.Contender]:
-    """Who reads a file that was made up here."""
+    """Return functions that read this file."""
     if path.suffix == ".aedat":
         return events.readers(path)
     found: dict[str, events.Contender] = {"rheobase": lambda: read(path)}
@@ -64,7 +64,7 @@ def contenders(path: Path) -> dict[str, events.Contender]:
 
 
 def made_up_files(folder: Path) -> list[Path]:
-    """A recording in every format; it is read back as it was written."""
+    """Write the recording in every format, and check that it is read back as it was written."""
     faery = need("faery", "this benchmark")
     paths = [folder / name for name in (*HAND_MADE, *BY_FAERY)]
     for path in paths:
@@ -82,7 +82,7 @@ def made_up_files(folder: Path) -> list[Path]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Time the reading of every format.")
+    parser = argparse.ArgumentParser(description="Time reading of every format.")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--out", type=Path, default=OUT)
     arguments = parser.parse_args()

@@ -1,15 +1,15 @@
-"""What a group of processes on one machine will wait for, measured before it trains: for `benchmarks.scale`.
+"""Measure, before training, what a group of processes on one machine will wait for; used by `benchmarks.scale`.
 
-Collectives cut the step of a group into stretches. At each collective all wait for the process that comes last, and
-then for gloo. So two things are measured:
+Collectives cut the step of a group into stretches. At each collective, all processes wait for the slowest, and then for
+gloo. So two things are measured:
 
-- Stretches, in processes that work beside each other and wait for nobody: each issues the collectives of its step in a
-  group of its own. Now one is late and now another, and a group pays for the last one of every stretch.
-- Collectives, right after work of the network's kind. The threads of OpenMP spin on their cores for a while after each
-  operation, and those of gloo have to get past them. (Between idle processes it is measured too, to compare.)
+- Stretches, in processes that run at the same time but do not wait for each other: each issues the collectives of its
+  step in a group of its own. The slowest process varies, and a group waits for the slowest one in every stretch.
+- Collectives, right after work like that of the network. OpenMP threads spin on their cores for a while after each
+  operation, and gloo's threads have to get past them. (For comparison, they are also measured between idle processes.)
 
-A step has all of them one after the other, so means count, not medians. But each is the mean of one epoch, or round,
-and the median of those is taken, as of a training's own times: one disturbance of the machine does not decide.
+A step contains all of them in sequence, so means count, not medians. Each is the mean of one epoch or round, and the
+result is the median of these, as for the times of a run: one disturbance of the machine does not matter.
 """
 
 import time
@@ -33,26 +33,26 @@ from rheobase.train.scale import Link
 from rheobase.train.step import make_step
 
 CPU = torch.device("cpu")
-SMALL, LARGE = 2**10, 2**21  # values of the collectives that are timed
-ROUNDS, REPEATS = 3, 30  # of each of them
-FEW = 2  # images that go through the network before each of them
+SMALL, LARGE = 2**10, 2**21  # values in the timed collectives
+ROUNDS, REPEATS = 3, 30  # for each collective
+FEW = 2  # images that go through the network before each collective
 
 
 class Rehearsal(NamedTuple):
-    """Seconds of a step of processes that never wait for gloo, and what gloo takes."""
+    """Seconds of a step of several processes without gloo, and the speed of gloo."""
 
     beside: float
-    """Where nobody waits for another either: the mean of all processes."""
+    """A step in which no process waits for another: the mean over all processes."""
     slowest: float
-    """Where everybody waits at each collective for the last one."""
+    """A step in which all wait for the slowest process at each collective."""
     link: Link
-    """With which small collectives of the model take what those of gloo take after work."""
+    """A link with which small collectives take as long in the model as with gloo after work."""
     idle_latency: float
-    """The latency without work."""
+    """Latency between idle processes."""
 
 
 def rehearse(recipe: Recipe, data: Dataset) -> Rehearsal:
-    """In every process of a group, which gets its share of a batch: `recipe.batch_size` images of its own `data`."""
+    """Measure in every process of a group. `recipe.batch_size` is its share of a batch, and `data` are its images."""
     torch.manual_seed(0)
     network = channels_last(network_for(recipe, data.info))
     few = torch.rand(FEW, *data.info.shape)
@@ -67,27 +67,27 @@ def rehearse(recipe: Recipe, data: Dataset) -> Rehearsal:
 
 
 def in_steps(stretches: Tensor) -> tuple[float, float]:
-    """`beside` and `slowest` of a rehearsal, from seconds [processes, epochs, steps, collectives]."""
+    """Return `beside` and `slowest` of a rehearsal, from seconds [processes, epochs, steps, collectives]."""
     return typical(stretches.mean(0).sum(-1)), typical(stretches.amax(0).sum(-1))
 
 
 def typical(seconds: Tensor) -> float:
-    """Of [rounds, repeats]: the median of the means of all rounds."""
+    """Return the median over rounds of the mean over repeats, for seconds [rounds, repeats]."""
     return seconds.mean(1).quantile(0.5).item()
 
 
 def everyone(own: Tensor) -> Tensor:
-    """What all processes of the group have: [processes, ...]."""
+    """Return the tensors of all processes of the group: [processes, ...]."""
     parts = [torch.empty_like(own) for _ in range(dist.get_world_size())]
     dist.all_gather(parts, own)
     return torch.stack(parts)
 
 
 def measured_stretches(network: nn.Module, recipe: Recipe, data: Dataset) -> Tensor:
-    """Seconds of this process between the collectives of a step: [epochs, steps, collectives].
+    """Measure the seconds of this process between the collectives of a step: [epochs, steps, collectives].
 
-    All begin a step together, so that they are at the same work at the same time, as they will be in their group. What
-    is before the first collective and what is after the last one are a single stretch: nobody waits between two steps.
+    All processes start a step together, so that they do the same work at the same time, as in their group. The time
+    before the first collective and the time after the last are one stretch, as no process waits between two steps.
     """
     alone, _ = dist.new_subgroups(1)
     assert alone is not None
@@ -110,7 +110,7 @@ def measured_stretches(network: nn.Module, recipe: Recipe, data: Dataset) -> Ten
 
 @contextmanager
 def collectives_noted() -> Iterator[list[float]]:
-    """The moments of its beginning, of the call and the return of every collective in it, and of its end."""
+    """Record times: the start of the context, the call and return of every collective in it, and its end."""
     moments = []
 
     def noting(collective: Callable[..., Any]) -> Callable[..., None]:
@@ -129,23 +129,23 @@ def collectives_noted() -> Iterator[list[float]]:
 
 
 def measured_latency(work: Callable[[], None]) -> float:
-    """Of a message in this process's group, seconds, where collectives come after everybody's `work`."""
+    """Measure the latency of a message in this process's group, in seconds, right after all processes did `work`."""
     assert dist.group.WORLD is not None
     few, group = torch.zeros(SMALL), dist.group.WORLD
     gathering = _seconds(lambda: statistics.gathered(few, group), work)
     reducing = _seconds(lambda: dist.all_reduce(few), work)
-    return (gathering + reducing) / (3 * (dist.get_world_size() - 1))  # so many messages have both by the model
+    return (gathering + reducing) / (3 * (dist.get_world_size() - 1))  # the number of messages in the model
 
 
 def measured_bandwidth(latency: float) -> float:
-    """Bytes per second between idle processes: large messages are under way for longer than threads spin."""
+    """Measure bytes per second between idle processes. Large messages take longer than threads spin."""
     world, many = dist.get_world_size(), torch.zeros(LARGE)
     sending = _seconds(lambda: dist.all_reduce(many), lambda: None) - 2 * (world - 1) * latency
     return 2 * (world - 1) / world * many.nbytes / sending
 
 
 def _seconds(collective: Callable[[], Any], work: Callable[[], None]) -> float:
-    """From the call of the process that comes last to the last return; their clock is that of the machine."""
+    """Measure from the last call to the last return of all processes, which share the clock of the machine."""
     moments = torch.empty(ROUNDS, REPEATS, 2, dtype=torch.float64)
     for times in moments.flatten(0, 1):
         dist.barrier()

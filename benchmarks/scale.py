@@ -1,14 +1,14 @@
-"""The model of scale against measurements: 1, 2 and 4 processes of this CPU that train one small network over gloo.
+"""Compare the model of `rheobase plan` for several GPUs with 1, 2 and 4 processes on this CPU that train over gloo.
 
     python -m benchmarks.scale                        needs 16 cores
 
-The batch of a step is shared by all processes, each with threads (and cores) of its own. The prediction knows three
-things, all measured here before the group trains: the step of processes that work on their shares beside each other,
-but exchange nothing; the latency of gloo; its bandwidth. `benchmarks.rehearsal` says how. GPUs share no memory and are
-hardly ever late, so `rheobase plan` begins with the step of one that is alone; the file has that step too.
+All processes share the batch of a step, and each has its own threads and cores. The prediction uses three measurements,
+made before the group trains: the step of processes that run at the same time but exchange nothing, the latency of gloo,
+and its bandwidth. `benchmarks.rehearsal` describes them. GPUs share no memory and are hardly ever late, so
+`rheobase plan` uses the step of a single GPU instead. The results also contain the step of a single process.
 
-Results of `benchmarks.group`, where there are some of the GPU whose step times the package has, are compared too: a
-group of one has nobody to wait for, so its step is predicted to be that of one process.
+Results of `benchmarks.group` are compared too, if they are from the GPU whose step times come with the package. A group
+of one process waits for nothing, so the prediction is the step of one process.
 """
 
 import argparse
@@ -43,7 +43,7 @@ PROCESSES.set_forkserver_preload(["rheobase.train"])
 
 
 def noise(recipe: Recipe, images: int) -> Dataset:
-    """What is in the images does not change the speed."""
+    """Return images of noise: their content does not change the speed."""
     random = torch.Generator().manual_seed(0)
     pixels = torch.randint(0, 256, (images, 3, recipe.image_size, recipe.image_size), generator=random)
     train_part = Split(pixels.to(torch.uint8), torch.arange(images) % CLASSES)
@@ -52,24 +52,24 @@ def noise(recipe: Recipe, images: int) -> Dataset:
 
 
 def step_seconds(recipe: Recipe, data: Dataset, folder: Path) -> float:
-    """Of a training in this process, or in the group that it belongs to, by its own metrics."""
+    """Train in this process or its group, and return the seconds of a step from the metrics."""
     run = train.fit(recipe, dataset=data, out=folder, device="cpu", save_every=3600)
     _, *rows = run.rows()  # the first epoch warms up
     return statistics.median(row["seconds"] for row in rows) * recipe.batch_size / len(data.train)
 
 
 class Found(NamedTuple):
-    """By one process."""
+    """Results of one process."""
 
     seconds: float
-    """Of a step of its training, alone or in the group."""
+    """Seconds of a training step, alone or in the group."""
     rehearsal: Rehearsal | None = None
 
 
 def member(
     answer: Connection, rank: int, world: int, port: int, cores: list[int], recipe: Recipe, steps: int, out: Path
 ) -> None:
-    """A process of a group, or one alone."""
+    """Run one process, in a group or alone."""
     keep_freed_memory()  # as the command does
     torch.set_num_threads(len(cores))
     os.sched_setaffinity(0, cores)
@@ -86,13 +86,13 @@ def member(
 
 
 def share(recipe: Recipe, world: int) -> Recipe:
-    """What a process of a group trains, by itself."""
+    """Return the recipe with the share of the batch of one process in a group."""
     info = noise(recipe, recipe.batch_size).info
     return replace(recipe, batch_size=scale.share(recipe, info, Cluster(world)))
 
 
 def team(recipe: Recipe, steps: int, world: int, threads: int) -> list[Found]:
-    """What each of `world` processes has found."""
+    """Start `world` processes and return the results of each."""
     cores = sorted(os.sched_getaffinity(0))
     if world * threads > len(cores):
         raise ValueError(f"{world} processes of {threads} threads need {world * threads} cores; there are {len(cores)}")
@@ -120,7 +120,7 @@ def _free_port() -> int:
 
 
 def measure(recipe: Recipe, world: int, threads: int, steps: int, whole: float) -> dict[str, Any]:
-    """A step whose batch `world` processes share, predicted and measured; that of one process takes `whole` seconds."""
+    """Predict and measure a step whose batch `world` processes share. In one process, it takes `whole` seconds."""
     if world == 1:
         (again,) = team(recipe, steps, 1, threads)
         return compare(recipe, 1, whole, alone=whole, rehearsal=None, measured=again.seconds)
@@ -132,7 +132,7 @@ def measure(recipe: Recipe, world: int, threads: int, steps: int, whole: float) 
 def compare(
     recipe: Recipe, world: int, whole: float, *, alone: float, rehearsal: Rehearsal | None, measured: float
 ) -> dict[str, Any]:
-    """The prediction from what was measured of a process alone, or of several in rehearsal."""
+    """Predict from the measurements of one process, or of several in rehearsal, and compare."""
     info = noise(recipe, recipe.batch_size).info
     traffic, _ = scale.counted(recipe, info)
     cluster = Cluster(world, inside=rehearsal.link, start=0.0) if rehearsal else Cluster(world)
@@ -160,7 +160,7 @@ def compare(
 
 
 def groups_of_one(results: Path) -> list[dict[str, Any]]:
-    """Predicted and measured seconds of the steps that benchmarks.group has timed."""
+    """Return predicted and measured seconds of the steps that benchmarks.group has timed."""
     rows = []
     for path in sorted(results.glob("group-*.json")):
         content = json.loads(path.read_text())
@@ -179,16 +179,16 @@ def groups_of_one(results: Path) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="The model of scale against groups of processes on this CPU.")
+    parser = argparse.ArgumentParser(description="Compare the model of several GPUs with processes on this CPU.")
     parser.add_argument("--processes", type=int, nargs="+", default=[1, 2, 4])
-    parser.add_argument("--threads", type=int, default=4, help="of each process")
+    parser.add_argument("--threads", type=int, default=4, help="per process")
     parser.add_argument("--network", default="resnet8")
     parser.add_argument("--image-size", type=int, default=32)
     parser.add_argument("--timesteps", type=int, default=4)
-    parser.add_argument("--batch", type=int, default=128, help="images of all processes together")
-    parser.add_argument("--steps", type=int, default=10, help="of an epoch")
-    parser.add_argument("--epochs", type=int, default=4, help="the first of them warms up")
-    parser.add_argument("--out", type=Path, help="JSON file; results/scale-cpu.json if not given")
+    parser.add_argument("--batch", type=int, default=128, help="images for all processes together")
+    parser.add_argument("--steps", type=int, default=10, help="per epoch")
+    parser.add_argument("--epochs", type=int, default=4, help="the first one warms up")
+    parser.add_argument("--out", type=Path, help="JSON file; by default results/scale-cpu.json")
     options = parser.parse_args()
     names = ("network", "image_size", "timesteps", "batch", "steps", "epochs", "threads")
     setting = {name: getattr(options, name) for name in names}

@@ -1,8 +1,8 @@
-"""The fused soma's four steps alone, on the shapes of ResNet-19: time, and bytes per second against a plain copy.
+"""Time the four steps of the fused soma on the shapes of ResNet-19, and compare their bandwidth with a plain copy.
 
     python -m benchmarks.soma
 
-Bytes are the fewest that a step must move: every input read once, every output written once.
+The bytes are the fewest that a step must move: every input is read once, every output written once.
 """
 
 import argparse
@@ -30,7 +30,7 @@ DECAY, V_TH, WIDTH, EPS = 0.25, 0.5, 1.0, 1e-5
 
 @dataclass(frozen=True)
 class Shape:
-    """What a soma receives: branches of [T, N, C, ...], the one of the stem the same at every step."""
+    """What a soma receives: branches of [T, N, C, ...]. In the stem, they are the same at every timestep (static)."""
 
     sequence: tuple[int, ...]
     branches: int
@@ -41,7 +41,7 @@ class Shape:
 
 
 def shapes(setting: Setting) -> Counter[Shape]:
-    """The shapes of a network's somas and how often each occurs."""
+    """Count the input shapes of a network's somas."""
     found: Counter[Shape] = Counter()
 
     def note(module: torch.nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
@@ -58,7 +58,7 @@ def shapes(setting: Setting) -> Counter[Shape]:
 
 
 def steps(shape: Shape, setting: Setting, backend: str) -> dict[str, tuple[int, Callable[[], Any]]]:
-    """The four steps on random data: name -> (bytes, call)."""
+    """Return the four steps on random data: name -> (bytes, call)."""
     timesteps, batch, channels = shape.sequence[:3]
     dtype = torch.bfloat16 if setting.half else torch.float32
 
@@ -95,7 +95,7 @@ def steps(shape: Shape, setting: Setting, backend: str) -> dict[str, tuple[int, 
 
 
 def seconds(call: Callable[[], Any], device: str) -> float:
-    """Median of several calls; on a GPU with cold caches, and in a CUDA graph so that launching costs nothing."""
+    """Return the median time of several calls. On a GPU, caches are cold, and a CUDA graph avoids launch costs."""
     if device == "cuda":
         from triton.testing import do_bench
 
@@ -117,7 +117,7 @@ def seconds(call: Callable[[], Any], device: str) -> float:
 
 
 def copy_rate(device: str) -> float:
-    """Bytes per second of a plain copy, read and written ones counted."""
+    """Return the bytes per second of a plain copy, counting bytes read and bytes written."""
     source = torch.randn(2**28 if device == "cuda" else 2**24, device=device)
     target = torch.empty_like(source)
     return 2 * source.numel() * source.element_size() / seconds(lambda: target.copy_(source), device)

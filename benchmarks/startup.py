@@ -1,10 +1,10 @@
-"""Seconds from the start of `rheobase train` to its first step, and of the import alone, here and in another checkout.
+"""Measure the seconds from the start of `rheobase train` to its first step, and those of the imports.
 
 python -m benchmarks.startup                                               the demo
 python -m benchmarks.startup cifar10_resnet19_t2 --data DATA --before OTHER_CHECKOUT
 
-Cold is with an empty cache of Triton, warm the start after that. Both checkouts take turns, and so does who is first.
-What is no option of the benchmark goes to `rheobase train`.
+A cold start has an empty Triton cache; a warm start comes after it. With another checkout, both take turns, and the
+order changes every round. Options that the benchmark does not know go to `rheobase train`.
 """
 
 import argparse
@@ -37,7 +37,7 @@ print(json.dumps({"import_torch": times[1] - times[0], "import_rheobase_after_it
 
 
 def measure(source: Path, arguments: list[str]) -> dict[str, float]:
-    """Seconds of one start each of the package in `source`: import, and a first step with cold and with warm caches."""
+    """Measure the package in `source`: imports, and a first step with cold and with warm caches."""
     with TemporaryDirectory() as name:
         folder, environment = Path(name), {**checkouts.environment(source), "TRITON_CACHE_DIR": f"{name}/triton"}
         found: dict[str, float] = json.loads(_run(["-c", IMPORTS], environment))
@@ -59,17 +59,17 @@ def _run(arguments: list[str], environment: dict[str, str]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--before", type=Path, metavar="CHECKOUT", help="measure these sources too")
+    parser.add_argument("--before", type=Path, metavar="CHECKOUT", help="also measure these sources")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--out", type=Path, help="JSON file; results/startup-<device>.json if not given")
+    parser.add_argument("--out", type=Path, help="JSON file; by default results/startup-<device>.json")
     options, others = parser.parse_known_args()
     arguments = [*(others or ["demo"]), "--device", options.device]
     sources = {"now": OWN} | ({"before": checkouts.source_folder(options.before)} if options.before else {})
     device = choose_device(options.device)
     out = options.out or result_path("startup", device)
     for source in sources.values():
-        _run(["-c", IMPORTS], checkouts.environment(source))  # compiles to bytecode, and fills the cache of files
+        _run(["-c", IMPORTS], checkouts.environment(source))  # compiles to bytecode and fills the file cache
     rounds: dict[str, list[dict[str, float]]] = {name: [] for name in sources}
     for number in range(options.rounds):
         for name in list(sources)[:: -1 if number % 2 else 1]:

@@ -1,9 +1,9 @@
-"""Time and memory of a training step, ours and others', in one run; of ResNet-19 if nobody says.
+"""Measure time and memory of a training step of ours and other libraries in one run; by default of ResNet-19.
 
-python -m benchmarks.step                          everybody, T = 4
-python -m benchmarks.step --network resnet50       the same for images of 224 pixels; resnet34 too
+python -m benchmarks.step                          all contenders, T = 4
+python -m benchmarks.step --network resnet50       the same for images of 224 pixels; also resnet34
 python -m benchmarks.step --only rheobase-speed spikingjelly --sweep timesteps
-python -m benchmarks.step --only rheobase-speed --before OTHER_CHECKOUT       our step of today and of then
+python -m benchmarks.step --only rheobase-speed --before OTHER_CHECKOUT       our step now and before
 python -m benchmarks.step --variants --before OTHER_CHECKOUT                  the same, and our other neurons
 """
 
@@ -32,11 +32,11 @@ from rheobase.train.sources import tree_id
 NETWORK = "resnet19"
 OURS = "rheobase-speed"
 SWEPT_TIMESTEPS = (1, 2, 4, 6, 8, 16, 40)
-_PATIENCE = 400  # seconds for one answer; a compiler may need minutes
+_PATIENCE = 400  # seconds to wait for an answer; a compiler may need minutes
 
 
 class Worker:
-    """A contender in its own process, which runs the package in `source` or else this one."""
+    """A contender in its own process, which runs the package in `source`; by default this package."""
 
     def __init__(self, name: str, setting: Setting, source: Path | None = None) -> None:
         self.name, self.setting = name, setting
@@ -48,6 +48,7 @@ class Worker:
         self.rounds: list[dict[str, Any]] = []
 
     def ask(self, request: str) -> dict[str, Any]:
+        """Send a request and return the answer."""
         try:
             self.connection.send(request)
             if self.connection.poll(_PATIENCE):
@@ -57,14 +58,17 @@ class Worker:
             return {"error": f"the process ended with code {self.process.wait()}"}
 
     def stop(self) -> None:
-        self.process.kill()  # it holds nothing that needs care, and may be stuck
+        """End the process."""
+        self.process.kill()  # it has nothing to save, and may hang
         self.process.wait()
         self.connection.close()
 
     def seconds(self) -> float:
+        """Return the median seconds of a step."""
         return statistics.median(self._counted())
 
     def result(self, floor: float | None) -> dict[str, Any]:
+        """Return the results; `floor` is the seconds of the convolutions and linear layers alone."""
         counted, seconds = self._counted(), self.seconds()
         units = self.setting.batch * self.setting.timesteps
         disturbed = sum(r["disturbed"] for r in self.rounds)
@@ -82,7 +86,7 @@ class Worker:
         }
 
     def _counted(self) -> list[float]:
-        """Undisturbed rounds; all of them where there is none."""
+        """Return the undisturbed rounds; all rounds if there is none."""
         good = [r["seconds"] for r in self.rounds if not r["disturbed"]]
         return good or [r["seconds"] for r in self.rounds]
 
@@ -90,10 +94,10 @@ class Worker:
 def compare(
     names: list[str], setting: Setting, rounds: int, console: Console, before: Path | None = None
 ) -> Iterator[dict[str, Any]]:
-    """Measure the contenders of one setting; yields what is known so far after every round.
+    """Measure the contenders of one setting. Yield the results so far after every round.
 
-    All take part together where memory allows, else in several groups. `before` is the package of those whose name
-    says so.
+    All take part together if memory allows, otherwise in several groups. `before` is the package for the contenders
+    with that prefix.
     """
     known: list[Worker] = []
     skipped: dict[str, str] = {}
@@ -111,7 +115,7 @@ def compare(
                     ready.append(worker)
                     continue
                 worker.stop()
-                if answer.get("out_of_memory") and ready:  # there may be room once these are gone
+                if answer.get("out_of_memory") and ready:  # it may fit when these have ended
                     waiting.append(worker.name)
                 else:
                     skipped[worker.name] = answer["error"]
@@ -126,7 +130,7 @@ def compare(
 
 
 def _play(workers: list[Worker], rounds: int, skipped: dict[str, str]) -> Iterator[int]:
-    """Ask for rounds in turn until everybody has enough undisturbed ones, or had every chance."""
+    """Ask for rounds in turn until all contenders have enough undisturbed ones, or no attempts are left."""
     for number in range(1, ATTEMPTS * rounds + 1):
         short = [w for w in workers if sum(not r["disturbed"] for r in w.rounds) < rounds and w.name not in skipped]
         if not short:
@@ -149,7 +153,7 @@ def _summary(names: list[str], setting: Setting, known: list[Worker], skipped: d
 
 
 def step_table(run: dict[str, Any]) -> Table:
-    """One setting: a row for each contender."""
+    """Return the table of one setting, with a row for each contender."""
     setting, results = run["setting"], run["results"]
     title = f"Training step of {setting['network']}, T = {setting['timesteps']}, N = {setting['batch']}"
     disturbed = any(r["only_disturbed"] for r in results.values())
@@ -177,7 +181,7 @@ def step_table(run: dict[str, Any]) -> Table:
 
 
 def sweep_table(runs: list[dict[str, Any]], names: list[str]) -> Table:
-    """Several settings: a row for each contender, a column for each setting, us per image and timestep in the cells."""
+    """Return us per image and timestep for several settings, with a row per contender and a column per setting."""
     table = Table(title="us per image and timestep (peak GiB)")
     table.add_column("contender")
     for run in runs:
@@ -197,7 +201,7 @@ def _number(value: float) -> str:
 
 
 def swept(setting: Setting, sweep: str | None) -> list[Setting]:
-    """The settings of a sweep: timesteps at the same T * N, so the same work; or batch sizes around the given one."""
+    """Return the settings of a sweep: timesteps at a constant T * N, so constant work; or batches around this one."""
     if sweep == "timesteps":
         total = setting.timesteps * setting.batch
         return [replace(setting, timesteps=t, batch=max(1, round(total / t))) for t in SWEPT_TIMESTEPS]
@@ -210,23 +214,23 @@ def swept(setting: Setting, sweep: str | None) -> list[Setting]:
 def main() -> None:
     names = [FLOOR, *CONTENDERS]
     gpu = torch.cuda.is_available()
-    parser = argparse.ArgumentParser(description="Time and memory of a training step, ours and others'.")
+    parser = argparse.ArgumentParser(description="Measure time and memory of a training step, ours and others'.")
     parser.add_argument("--timesteps", type=int, default=4)
-    parser.add_argument("--batch", type=int, help="256 if not given, 48 and 32 for resnet34 and resnet50; 8 on a CPU")
+    parser.add_argument("--batch", type=int, help="by default 256 (resnet34: 48, resnet50: 32), and 8 on a CPU")
     parser.add_argument("--rounds", type=int, default=10 if gpu else 5)
     parser.add_argument(
         "--only",
         nargs="+",
         metavar="NAME",
         choices=names,
-        help=f"any of {', '.join(names)}; without a sweep the floor too",
+        help=f"any of {', '.join(names)}; without a sweep, the floor is included",
     )
     parser.add_argument("--sweep", choices=("timesteps", "batch"), help="time against T (at the same T * N) or batch")
-    parser.add_argument("--before", type=Path, metavar="CHECKOUT", help="measure our contenders with these sources too")
-    parser.add_argument("--variants", action="store_true", help=f"our other neurons too; beside {OURS} if nobody says")
+    parser.add_argument("--before", type=Path, metavar="CHECKOUT", help="also measure our contenders from there")
+    parser.add_argument("--variants", action="store_true", help=f"also our other neurons; by default beside {OURS}")
     parser.add_argument("--network", default=NETWORK)
-    parser.add_argument("--image-size", type=int, help="32 if not given, 224 for resnet34 and resnet50")
-    parser.add_argument("--out", type=Path, help="JSON file; results/step-<device>.json if not given")
+    parser.add_argument("--image-size", type=int, help="by default 32, and 224 for resnet34 and resnet50")
+    parser.add_argument("--out", type=Path, help="JSON file; by default results/step-<device>.json")
     options = parser.parse_args()
 
     device = "cuda" if gpu else "cpu"

@@ -1,7 +1,7 @@
 """The process of one contender: python -m benchmarks.worker PIPE NAME SETTING
 
-`rheobase` is whatever the path leads to, this checkout's or an older one's. Modules that have moved since are made
-known by their names of today, so that all the rest is the same for both.
+`rheobase` is the package on the path, from this checkout or an older one. Modules that have moved since are registered
+under their present names, so that everything else is the same for both.
 """
 
 import json
@@ -21,7 +21,7 @@ def main(pipe: str, name: str, setting: str) -> None:
     from benchmarks.contenders import Setting
     from benchmarks.measure import serve
 
-    with suppress(EOFError):  # who asked is gone
+    with suppress(EOFError):  # the parent has ended
         serve(Connection(int(pipe)), name, Setting(**json.loads(setting)))
 
 

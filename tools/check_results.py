@@ -1,11 +1,11 @@
-"""Whether what is published can be checked: python -m tools.check_results
+"""Check what is published: python -m tools.check_results
 
-Every file in results/ is strict JSON, says how it was made, and comes from sources that a commit of this repository
-has. Tables in documents are those that tools write from the results, and a figure in running text stands in a file that
-its section names.
+Every file in results/ must be strict JSON, record how it was made, and come from sources in a commit of this
+repository. Tables in documents must be those that tools write from the results. A number in running text must be in a
+file that its section names.
 
-results/owed.txt lists what is not so yet, and what is to be done. Nothing else may fail, and what no longer fails must
-leave the list.
+results/owed.txt lists the exceptions, and what to do about them. Nothing else may fail, and an entry that no longer
+fails must leave the list.
 """
 
 import json
@@ -34,7 +34,7 @@ TABLES: dict[str, Callable[[str], str]] = {
     "docs/trust.md": trust.with_results,
     **{name: documents.writer(name) for name in documents.DOCUMENTS},
 }
-_SCALES = {"%": (1, 100), "us": (1, 1e6), "ms": (1, 1e3)}  # of a number in a file, in the unit of the text
+_SCALES = {"%": (1, 100), "us": (1, 1e6), "ms": (1, 1e3)}  # from a number in a file to the unit in the text
 _FIGURE = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?) ?(%|us|ms|s|images/s|TB/s)(?![\w/])")
 _MEASURED = re.compile(r"^(\|.*(?:measured|accuracy|%|\bus\b|\bms\b|/s\b).*\|)\n\|[ -]*-[-| ]*\|$", re.MULTILINE)
 _NAMED = re.compile(r"results(?:/[\w.-]+)+")
@@ -48,7 +48,7 @@ class Fault(NamedTuple):
 
 
 def strict(text: str) -> Any:
-    """The content of a JSON file; numbers that JSON does not know are refused."""
+    """Parse strict JSON. Raise a ValueError for NaN and infinities."""
 
     def refuse(constant: str) -> NoReturn:
         raise ValueError(f"{constant} is not JSON")
@@ -57,13 +57,13 @@ def strict(text: str) -> Any:
 
 
 def read(path: Path) -> Any:
-    """The content of a file of results; of several lines, the list of them."""
+    """Return the content of a results file; for JSON lines, a list."""
     text = path.read_text()
     return [strict(line) for line in text.splitlines()] if path.suffix == ".jsonl" else strict(text)
 
 
 def results_faults(root: Path = ROOT) -> Iterator[Fault]:
-    """Files that are no JSON, that do not say how they were made, or that come from sources nobody committed."""
+    """Find files that are not JSON, do not record how they were made, or come from sources that are not committed."""
     traceable = has_history(root)
     for path in sorted((root / "results").rglob("*.json*")):
         place = path.relative_to(root).as_posix()
@@ -78,41 +78,41 @@ def results_faults(root: Path = ROOT) -> Iterator[Fault]:
         if not isinstance(record, dict):
             yield Fault(place, "has no record of how it was made")
         elif missing := [name for name in ENTRIES if name not in record]:
-            yield Fault(place, f"its record does not say {', '.join(missing)}")
+            yield Fault(place, f"its record lacks {', '.join(missing)}")
         elif traceable and not committed(tuple(record["sources"].items()), root):
             yield Fault(place, "no commit has its sources")
 
 
 @cache
 def committed(sources: tuple[tuple[str, str], ...], root: Path) -> bool:
-    """Whether a commit has these sources."""
+    """Return whether a commit has these sources."""
     return bool(commits_of(dict(sources), root))
 
 
 def table_faults(root: Path = ROOT) -> Iterator[Fault]:
-    """Documents whose tables are not those that would be written now."""
+    """Find documents whose tables do not match the results."""
     for name, written in TABLES.items():
         text = (root / name).read_text()
         tools = ", ".join(sorted(set(re.findall(r"<!-- \w+: written by (python -m tools\.\w+) -->", text))))
         try:
             if written(text) != text:
-                yield Fault(name, f"its tables are not those of results/; run {tools}")
+                yield Fault(name, f"its tables do not match results/; run {tools}")
         except FileNotFoundError as error:
-            yield Fault(name, f"its tables cannot be written: there is no {Path(error.filename).name} in results/")
+            yield Fault(name, f"its tables cannot be written: results/ lacks {Path(error.filename).name}")
 
 
 def drawing_faults(root: Path = ROOT) -> Iterator[Fault]:
-    """Drawings that are not those of the results."""
+    """Find drawings that do not match the results."""
     for name, drawing in drawings(root / "results").items():
         path = root / "results" / name
         if not path.exists() or path.read_text() != drawing:
-            yield Fault(f"results/{name}", "does not show what is in results/; run python -m tools.figure")
+            yield Fault(f"results/{name}", "does not match results/; run python -m tools.figure")
 
 
 def figure_faults(root: Path = ROOT) -> Iterator[Fault]:
-    """Figures in running text that stand in no file of results which their section names; tables written by hand.
+    """Find numbers in running text that are in no results file named by their section, and tables written by hand.
 
-    A whole number is taken for a setting ("slices of 30 ms"), unless its own paragraph names results.
+    A whole number counts as a setting ("slices of 30 ms"), unless its own paragraph names results.
     """
     for path in [root / "README.md", *sorted((root / "docs").rglob("*.md"))]:
         for heading, text in sections(path.read_text()):
@@ -124,17 +124,17 @@ def figure_faults(root: Path = ROOT) -> Iterator[Fault]:
             for paragraph in re.split(r"\n\s*\n|\n(?=- )", text):
                 for figure, unit in _FIGURE.findall(running(paragraph)):
                     if ("." in figure or _named(paragraph)) and not holds(numbers, figure, unit):
-                        where = f"not in {' or '.join(named)}" if named else "its section names no file of results"
+                        where = f"not in {' or '.join(named)}" if named else "its section names no results file"
                         yield Fault(place, f"{figure} {unit}: {where}")
 
 
 def _named(text: str) -> list[str]:
-    """The files and folders of results that a text names."""
+    """Return the results files and folders that a text names."""
     return sorted({name.rstrip(".") for name in _NAMED.findall(text)})
 
 
 def sections(text: str) -> Iterator[tuple[str, str]]:
-    """Heading and content of every section; blocks of code and tables that tools write are left out."""
+    """Yield heading and content of every section, without code blocks and tables that tools write."""
     text = re.sub(r"<!-- (\w+): written by .*?<!-- end of \1 -->", "", text, flags=re.DOTALL)
     text = re.sub(r"^ *```.*?^ *```$", "", text, flags=re.DOTALL | re.MULTILINE)
     first, *rest = re.split(r"^#+ (.*)$", text, flags=re.MULTILINE)
@@ -143,27 +143,27 @@ def sections(text: str) -> Iterator[tuple[str, str]]:
 
 
 def running(text: str) -> str:
-    """Text without code, targets of links and rows of tables."""
+    """Return the text without code, link targets and table rows."""
     text = re.sub(r"^ *\|.*$", "", text, flags=re.MULTILINE)
     return re.sub(r"`[^`]*`|\]\([^)]*\)", "", text)
 
 
 def holds(numbers: tuple[float, ...], figure: str, unit: str) -> bool:
-    """Whether one of the numbers, or of those in the paper, is the figure when it is rounded like it."""
+    """Return whether one of the numbers, or of those in the paper, equals `figure` when rounded to its digits."""
     digits, value = len(figure.partition(".")[2]), float(figure)
     return any(round(n * s, digits) == value for n in numbers + published() for s in _SCALES.get(unit, (1,)))
 
 
 @cache
 def published() -> tuple[float, ...]:
-    """The accuracies that the paper prints, its own and those of other systems."""
+    """Return the accuracies printed in the paper: its own and those of other systems."""
     own = [number for table in PUBLISHED.values() for number in table.values()]
     return (*own, *(other.accuracy for table in OTHERS.values() for rows in table.values() for other in rows))
 
 
 @cache
 def numbers_in(path: Path) -> tuple[float, ...]:
-    """All numbers in a file of results, or in those of a folder."""
+    """Return all numbers in a results file, or in all files of a folder."""
     if path.is_dir():
         return tuple(n for file in sorted(path.rglob("*.json*")) for n in numbers_in(file))
     return tuple(_numbers(read(path))) if path.is_file() and path.suffix in (".json", ".jsonl") else ()
@@ -178,19 +178,17 @@ def _numbers(content: Any) -> Iterator[float]:
 
 
 def owed(root: Path = ROOT) -> dict[str, str]:
-    """Places that may fail, and what is to be done about each."""
+    """Return the places that may fail, and what to do about each."""
     path = root / OWED
     lines = path.read_text().splitlines() if path.exists() else []
     return dict(line.split(" -> ", 1) for line in lines if line and not line.startswith("#"))
 
 
 def verdict(faults: list[Fault], allowed: dict[str, str]) -> list[str]:
-    """A sentence for everything that must not be."""
+    """Return a sentence for everything that is wrong."""
     places = {fault.place for fault in faults}
     new = [f"{fault.place}: {fault.what}" for fault in faults if fault.place not in allowed]
-    mended = [
-        f"{place}: nothing is wrong there any more; remove it from {OWED}" for place in allowed if place not in places
-    ]
+    mended = [f"{place}: nothing is wrong there now; remove it from {OWED}" for place in allowed if place not in places]
     return new + mended
 
 
@@ -198,9 +196,9 @@ def main() -> None:
     faults = [*results_faults(), *table_faults(), *drawing_faults(), *figure_faults()]
     allowed = owed()
     if not has_history():
-        print("this clone has no whole history, so it was not checked whether commits have the sources of results")
+        print("this clone lacks the full history, so the commits of results were not checked")
     wrong = verdict(faults, allowed)
-    print("\n".join(wrong) if wrong else f"results can be checked, but for {len(allowed)} entries of {OWED}")
+    print("\n".join(wrong) if wrong else f"results are in order, except {len(allowed)} entries of {OWED}")
     sys.exit(bool(wrong))
 
 

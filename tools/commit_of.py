@@ -1,6 +1,7 @@
-"""Which commits of this repository made a result: python -m tools.commit_of FILE_OR_FOLDER ...
+"""Find the commits of this repository that made a result: python -m tools.commit_of FILE_OR_FOLDER ...
 
-A result's record holds git's tree ids of the sources. Several commits can have the same ones, if they differ elsewhere.
+The record of a result holds git's tree ids of the sources. Several commits can have the same ones, if they differ
+elsewhere.
 """
 
 import argparse
@@ -13,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def sources_of(path: Path) -> dict[str, str]:
-    """The tree ids in a file of results, or in the folder of a run."""
+    """Return the tree ids in a results file, or in the folder of a run."""
     file = path / "environment.json" if path.is_dir() else path
     try:
         return json.loads(file.read_text())["record"]["sources"]
@@ -24,7 +25,7 @@ def sources_of(path: Path) -> dict[str, str]:
 
 
 def commits_of(sources: dict[str, str], repository: Path = ROOT) -> list[str]:
-    """The commits of all branches that have exactly these trees, the newest first."""
+    """Return the commits of all branches that have exactly these trees, newest first."""
     commits = _git(repository, "log", "--all", "--format=%H").split()
     names = "".join(f"{commit}:{folder}\n" for commit in commits for folder in sources)
     found = iter(_git(repository, "cat-file", "--batch-check=%(objectname)", text=names).splitlines())
@@ -32,7 +33,7 @@ def commits_of(sources: dict[str, str], repository: Path = ROOT) -> list[str]:
 
 
 def has_history(repository: Path = ROOT) -> bool:
-    """Whether all commits are here: in a clone of limited depth, or without git, they are not."""
+    """Return whether all commits are available, which they are not in a shallow clone or without git."""
     try:
         return _git(repository, "rev-parse", "--is-shallow-repository").strip() == "false"
     except ValueError:
@@ -43,14 +44,14 @@ def _git(repository: Path, *arguments: str, text: str = "") -> str:
     try:
         done = subprocess.run(["git", "-C", str(repository), *arguments], input=text, capture_output=True, text=True)
     except FileNotFoundError:
-        raise ValueError("git is not installed; commits can be looked up only where it is") from None
+        raise ValueError("git is not installed, but is needed to look up commits; install it") from None
     if done.returncode:
         raise ValueError(f"{repository} is not a git repository; run this in a clone of it")
     return done.stdout
 
 
 def describe(path: Path, repository: Path = ROOT) -> str:
-    """A line for each commit."""
+    """Return a line for each commit."""
     commits = commits_of(sources_of(path), repository)
     if not commits:
         raise ValueError(f"{path}: no commit has these sources; they were changed, or are from another repository")

@@ -1,6 +1,6 @@
 """Write the tables of the documents from the files in results/: python -m tools.documents
 
-docs/theory.md has a tool of its own, tools.theory, and so has README.md, tools.readme.
+README.md, docs/theory.md, docs/training.md and docs/trust.md have their own tools.
 """
 
 import json
@@ -39,7 +39,7 @@ RECORDINGS = {
     "Tesoura.aedat": "scissors",
 }
 CONVERSIONS = "convert/table1"
-STEPS = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)  # shown of converted networks
+STEPS = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)  # columns for converted networks
 NORMALISATIONS = {
     "tdBN": "neurons/paper",
     "none": "normalisation/none",
@@ -49,19 +49,19 @@ SLICED = ("rheobase", "rheobase without numba", "tonic", "spikingjelly", "rheoba
 
 
 def read(name: str) -> dict[str, Any]:
-    """A file of results/."""
+    """Return the content of a file in results/."""
     return json.loads((ROOT / "results" / f"{name}.json").read_text())
 
 
 def table(headings: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    """A table in Markdown."""
+    """Return a Markdown table."""
     headings = list(headings)
     lines = [headings, ["---"] * len(headings), *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def rewritten(text: str, sections: Mapping[str, Callable[[], str]], tool: str) -> str:
-    """A document with its sections of results written anew."""
+    """Return a document in which every section of results is replaced by what its function returns."""
     for name, write in sections.items():
         start, end = START.format(name, tool), END.format(name)
         before, rest = text.split(start)
@@ -71,7 +71,7 @@ def rewritten(text: str, sections: Mapping[str, Callable[[], str]], tool: str) -
 
 
 def readers() -> str:
-    """How fast recordings are read."""
+    """Return how fast recordings are read."""
     rows = []
     for found in read("readers")["formats"]:
         own, *others = found["reading"].items()
@@ -89,7 +89,7 @@ def _read(result: Mapping[str, Any]) -> str:
 
 
 def slicing() -> str:
-    """How fast recordings are sliced: again and again, and in brackets once, with cold caches, for ours."""
+    """Return how fast recordings are sliced with warm caches; for ours, also in brackets with cold caches."""
     rows = []
     for found in read("events")["recordings"]:
         cells = []
@@ -105,7 +105,7 @@ def slicing() -> str:
 
 
 def inference() -> str:
-    """Images per second on a CPU."""
+    """Return images per second on a CPU."""
     content = read("inference-cpu")
     found, facts = content["results"], content.get("record") or content["environment"]
     version = (facts.get("packages") or facts["versions"])["spikingjelly"]
@@ -117,7 +117,7 @@ def inference() -> str:
 
 
 def neurons() -> str:
-    """A training step with other neurons than the paper's."""
+    """Return the time of a training step with other neurons than the paper's."""
     (run,) = read("step-nvidia-h200-neurons-before")["runs"]
     times = {name: run["results"][f"rheobase-{name}"]["us_per_image_timestep"] for name in NEURONS}
     rows = [(NEURONS[name], f"{time:.1f}", f"{time / times['speed']:.2f}") for name, time in times.items()]
@@ -156,24 +156,22 @@ def group() -> str:
 def scale() -> str:
     """The model of scale against measured steps: processes of a CPU, and groups of one process on a GPU."""
     content = read("scale-cpu")
-    own, rows = content["setting"], []
-    for run in content["runs"]:
-        what = f"{run['processes']} x {own['threads']} cores, gloo"
-        rows.append((_network(own["network"]), what, str(run["batch"]), *_predicted(run)))
-    rows += [
-        (_network(run["network"]), "group of one, H200", str(run["batch"]), *_predicted(run))
-        for run in content["groups_of_one"]
+    own = content["setting"]
+    rows = [
+        (_network(own["network"]), f"{run['processes']} x {own['threads']} cores, gloo", *_predicted(run))
+        for run in content["runs"]
     ]
+    rows += [(_network(run["network"]), "group of one, H200", *_predicted(run)) for run in content["groups_of_one"]]
     return table(("network", "processes", "images each", "predicted, ms", "measured, ms", "ratio"), rows)
 
 
 def _predicted(run: Mapping[str, Any]) -> list[str]:
     times = [f"{1e3 * run[f'{kind}_seconds']:.3g}" for kind in ("predicted", "measured")]
-    return [*times, f"{run['predicted_to_measured']:.2f}"]
+    return [str(run["batch"]), *times, f"{run['predicted_to_measured']:.2f}"]
 
 
 def checkpoints() -> str:
-    """How long a checkpoint stops a training on a GPU."""
+    """Return how long a checkpoint stops training on a GPU."""
     rows = []
     for name, found in read("checkpoint-nvidia-h200")["results"]["cuda"].items():
         stalls, written = found["stall_seconds"], statistics.median(found["written_seconds"])
@@ -191,12 +189,12 @@ def _network(name: str) -> str:
 
 
 def trained() -> str:
-    """What other neurons and blocks do to accuracy."""
+    """Return the accuracy with other neurons and blocks."""
     return table(trained_neurons.HEADINGS, trained_neurons.rows()) + "\n\n" + trained_neurons.noise_sentence()
 
 
 def conversions() -> str:
-    """Accuracy of converted and trained networks against the number of steps."""
+    """Return the accuracy of converted and trained networks against the number of timesteps."""
     if not (ROOT / "results" / f"{CONVERSIONS}.json").exists():
         return "This has not been measured on CIFAR-10 yet."
     content, rows = read(CONVERSIONS), []
@@ -221,7 +219,7 @@ def _share(point: Mapping[str, Any] | None, most: int) -> str:
 
 
 def normalisations() -> str:
-    """Accuracy on held-out images of short trainings with older normalisations."""
+    """Return the accuracy on held-out images after short training with older normalisations."""
     folders = {name: ROOT / "results" / place / "seed-0" for name, place in NORMALISATIONS.items()}
     rows = []
     for name, folder in folders.items():
@@ -248,7 +246,7 @@ DOCUMENTS: dict[str, dict[str, Callable[[], str]]] = {
 
 
 def writer(document: str) -> Callable[[str], str]:
-    """What writes the tables of a document anew, from its text."""
+    """Return a function from the text of a document to the same text with new tables."""
     return partial(rewritten, sections=DOCUMENTS[document], tool="tools.documents")
 
 

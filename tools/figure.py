@@ -1,6 +1,6 @@
 """Draw the figures of README.md and docs/results.md from the files in results/: python -m tools.figure
 
-They are plain SVG without a date, so python -m tools.check_results can tell whether they show what is in the files.
+They are plain SVG without a date, so python -m tools.check_results can tell whether they match the files.
 """
 
 import json
@@ -35,7 +35,7 @@ WIDTH, LEFT, RIGHT = 760, 250, 80
 BAR, GAP = 15, 6
 TOP, PLOT, BOTTOM, EDGE = 40, 280, 28, 52  # of the plot of accuracies
 COLOURS = 6  # as in STYLE
-LOWEST, HIGHEST = 80, 97  # percent; below, every training is still at its start
+LOWEST, HIGHEST = 80, 97  # percent; below, training has just started
 STYLE = """
 svg { font: 12px system-ui, sans-serif }
 svg { --page: #fff; --ink: #24292f; --line: #d0d7de; --other: #8c959f; --own: #0072b2 }
@@ -59,7 +59,7 @@ class Group(NamedTuple):
 
 
 def steps(results: Path) -> list[Group]:
-    """The training step of every network; who did not take part has no bar."""
+    """Return the training step of every network, with bars for the contenders that took part."""
     paths = [results / f"step-{DEVICE}{network}.json" for network in ("", "-resnet34", "-resnet50")]
     groups = []
     for content in (json.loads(path.read_text()) for path in paths if path.exists()):
@@ -73,7 +73,7 @@ def steps(results: Path) -> list[Group]:
 
 
 def inference(results: Path) -> list[Group]:
-    """Time of a batch of every size, by those that replay a CUDA graph."""
+    """Return the time of a batch of every size, for the contenders with a CUDA graph."""
     path = results / f"inference-{DEVICE}.json"
     if not path.exists():
         return []
@@ -96,7 +96,7 @@ def _title(network: str) -> str:
 
 
 def bars(groups: list[Group]) -> str:
-    """Groups of horizontal bars, each on its own scale; the values stand at their ends."""
+    """Draw groups of horizontal bars, each on its own scale, with the values at their ends."""
     parts, y = [], 0
     for group in groups:
         y += 22
@@ -115,7 +115,7 @@ def bars(groups: list[Group]) -> str:
 
 
 def accuracies(runs: list[Kept]) -> str:
-    """Test accuracy against the time of training, and the paper's best."""
+    """Draw test accuracy against training time, and the paper's best."""
     longest = max(curve[-1][0] for group in runs for curve in group.curves)
 
     def x(seconds: float) -> float:
@@ -141,7 +141,7 @@ def accuracies(runs: list[Kept]) -> str:
             )
             parts.append(f'<polyline class="{kind}" points="{points}"/>')
         labels.append((kind, f"{group.name}, T = {group.recipe.timesteps}: {mean(group.accuracies):.2f} %"))
-    for i, (kind, words) in enumerate(reversed(labels)):  # down at the right, where no training goes
+    for i, (kind, words) in enumerate(reversed(labels)):  # at the bottom right, where there are no curves
         place = TOP + PLOT - 16 - 20 * i
         parts += [_line(kind, WIDTH - 340, WIDTH - 312, place - 4), _text(WIDTH - 304, place, words)]
     return _svg(parts, TOP + PLOT + BOTTOM, title)
@@ -162,8 +162,8 @@ def _svg(parts: list[str], height: float, title: str) -> str:
 
 
 def drawings(results: Path) -> dict[str, str]:
-    """The name and the content of every figure that there are results for."""
-    whole = [group for group in kept(results / "cifar10") if not group.forked]  # others have no beginning to show
+    """Return the name and content of every figure for which there are results."""
+    whole = [group for group in kept(results / "cifar10") if not group.forked]  # forked runs lack their first epochs
     made: list[tuple[str, Callable[[Any], str], Any]] = [
         ("accuracy-cifar10", accuracies, whole),
         (f"speed-{DEVICE}", bars, steps(results)),

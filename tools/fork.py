@@ -1,4 +1,4 @@
-"""Continue a run as another recipe that agrees with it so far: what both have in common is trained once.
+"""Continue a run with another recipe that agrees with it so far, so that their common part is trained only once.
 
 python -m tools.fork runs/t2 cifar10_resnet19_t4 runs/t4 && rheobase train --resume runs/t4 --data DATA
 """
@@ -16,18 +16,20 @@ from rheobase.train.runs import Run
 
 
 def fork(run: Path, recipe: Recipe, out: Path) -> None:
-    """Copy the unfinished run in the folder `run` to `out` and make it one of `recipe`."""
+    """Copy the unfinished run in the folder `run` to `out`, and change its recipe to `recipe`."""
     own, saved = Run(run).recipe, checkpoint.latest(Run(run).checkpoints)
     rows = Run(run).rows()
     if saved is None or not rows:
-        raise ValueError(f"{run} has no checkpoint after a finished epoch")
+        raise ValueError(f"{run} has no checkpoint after a finished epoch; train it further first")
     steps = rows[0]["step"]
-    begun = range(-(-saved.step // steps))  # epochs, the last one perhaps not to its end
+    begun = range(-(-saved.step // steps))  # epochs; the last one may be incomplete
     free = {"name": "either", "timesteps": 1, "short_timesteps": 0, "short_epochs": 0}
     if replace(own, **free) != replace(recipe, **free):
-        raise ValueError(f"{recipe.name} differs from {own.name} in more than its timesteps")
+        raise ValueError(f"{recipe.name} differs from {own.name} in more than timesteps; choose another recipe")
     if any(own.timesteps_at(epoch) != recipe.timesteps_at(epoch) for epoch in begun):
-        raise ValueError(f"{recipe.name} has other timesteps in the first {len(begun)} epochs than {own.name}")
+        raise ValueError(
+            f"{recipe.name} has other timesteps than {own.name} in the first {len(begun)} epochs; choose another recipe"
+        )
     shutil.copytree(run, out)
     write_json(out / "recipe.json", asdict(recipe))
     forked = {"recipe": own.name, "step": saved.step}

@@ -1,8 +1,8 @@
-"""Keep a run without its weights, for everybody to read: recipe, environment, metrics, learning curves.
+"""Keep a run without its weights for publication: recipe, environment, metrics, learning curves.
 
 python -m tools.keep runs/cifar10_resnet19_t2-1 results/cifar10/t2 --data DATA
 
-With data, the network is also measured at other numbers of timesteps. What is kept still is the folder of a run.
+The network is also evaluated at other numbers of timesteps. The kept folder is still the folder of a run.
 """
 
 import argparse
@@ -23,15 +23,15 @@ TIMESTEPS = (1, 2, 3, 4, 6, 8)
 
 
 def files(run: Path) -> list[str]:
-    """What tells about a run, and is there."""
+    """Return the names of the files that describe a run."""
     return [*FILES, *([START] if (run / START).exists() else [])]
 
 
 def keep(run: Path, out: Path) -> None:
-    """Copy what tells about the run in the folder `run`, and nothing that names a place on this machine."""
+    """Copy the files that describe the run in the folder `run`, without paths of this machine."""
     rows = Run(run).rows()
     if not rows:
-        raise ValueError(f"{run} has no finished epoch to keep")
+        raise ValueError(f"{run} has no finished epoch to keep; train it first")
     if "record" not in Run(run).read("environment.json"):
         raise ValueError(f"{run / 'environment.json'} has no record of how the run was made; train it again to keep it")
     out.mkdir(parents=True, exist_ok=True)
@@ -42,7 +42,7 @@ def keep(run: Path, out: Path) -> None:
 
 
 def against_timesteps(run: Path, data: Path | None, device: str) -> dict[str, Any]:
-    """Test accuracy, loss and firing rates of the trained network at several numbers of timesteps."""
+    """Return test accuracy, loss and firing rates of the trained network at several numbers of timesteps."""
     return {str(t): asdict(evaluate_run(run, data=data, timesteps=t, device=device)) for t in TIMESTEPS}
 
 
@@ -52,7 +52,7 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--data", type=Path)
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--no-timesteps", action="store_true", help="leave out the accuracy against timesteps")
+    parser.add_argument("--no-timesteps", action="store_true", help="do not evaluate at other numbers of timesteps")
     options = parser.parse_args()
     keep(options.run, options.out)
     if not options.no_timesteps:

@@ -1,6 +1,6 @@
-"""What neurons and residual styles do to accuracy, rate and energy: python -m tools.neurons
+"""Compare neurons and residual styles by accuracy, firing rate and energy: python -m tools.neurons
 
-Compares the runs in results/neurons and draws them into comparison.svg and comparison.png there. tools.documents writes
+This compares the runs in results/neurons and draws comparison.svg and comparison.png there. tools.documents writes
 their table in docs/neurons.md.
 """
 
@@ -25,20 +25,20 @@ VARIANTS = {
     "sew": "SEW blocks",
     "ms": "MS blocks",
 }
-STUDENT = {9: 2.262}  # by degrees of freedom: what 95 % of differences by chance stay below, in standard errors
+STUDENT = {9: 2.262}  # by degrees of freedom: 95 % of chance differences stay below it, in standard errors
 HEADINGS = ("variant", "accuracy, %", "difference", "firing rate", "energy, uJ", "s")
 
 
 @cache
 def groups() -> dict[str, Group]:
-    """The runs of every variant."""
+    """Return the runs of every variant."""
     return dict(zip(VARIANTS, compare([FOLDER / name for name in VARIANTS]).rows, strict=True))
 
 
 def noise(found: dict[str, Group]) -> float:
-    """The difference of two variants that chance alone exceeds in one case of twenty.
+    """Return the difference of two variants that chance exceeds in one case of twenty.
 
-    All variants are taken to scatter alike, so that two seeds of each are enough to tell how much.
+    All variants are assumed to have the same variance, so two seeds of each are enough to estimate it.
     """
     spreads = [group.accuracy_last for group in found.values()]
     variance = fmean(spread.deviation**2 for spread in spreads if spread and spread.deviation is not None)
@@ -47,7 +47,7 @@ def noise(found: dict[str, Group]) -> float:
 
 
 def rows() -> list[tuple[str, ...]]:
-    """The cells of the table; a difference within noise says so."""
+    """Return the cells of the table. A difference within noise is marked."""
     found = groups()
     chance, base = noise(found), _means(found[BASE])[0]
     cells = []
@@ -60,19 +60,19 @@ def rows() -> list[tuple[str, ...]]:
 
 
 def noise_sentence() -> str:
-    """How large a difference must be to mean something."""
+    """Return a sentence about how large a difference must be to be meaningful."""
     return f"A difference below {100 * noise(groups()):.2f} points is within noise."
 
 
 def _means(group: Group) -> tuple[float, float, float, float, float]:
     accuracy, rate, joule, seconds = group.accuracy_last, group.firing_rate, group.joule, group.seconds
     if accuracy is None or accuracy.deviation is None or rate is None or joule is None or seconds is None:
-        raise ValueError(f"{group.name} lacks an accuracy, a rate, an energy or a time of two seeds")
+        raise ValueError(f"{group.name} lacks an accuracy, rate, energy or time of two seeds; train them first")
     return accuracy.mean, accuracy.deviation, rate.mean, joule.mean, seconds.mean
 
 
 def draw() -> list[Path]:
-    """Accuracy of every run, and energy, side by side."""
+    """Draw the accuracy of every run, and the energy, side by side."""
     found = groups()
     picture = figure(9, 3.6)
     left, right = picture.subplots(1, 2, sharey=True, width_ratios=(2, 1))

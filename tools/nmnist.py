@@ -1,8 +1,8 @@
-"""Accuracy on a subset of N-MNIST by cross-validation: every recording is tested once, by a network that never saw it.
+"""Measure accuracy on a subset of N-MNIST by cross-validation: each recording is tested by a network that never saw it.
 
     python -m tools.nmnist recordings.npz
 
-Folds are balanced: the recordings of a class go to the folds in turn. The last epoch counts, no epoch is selected.
+The folds are balanced: the recordings of a class go to the folds in turn. The last epoch counts; none is selected.
 """
 
 import argparse
@@ -22,7 +22,7 @@ OUT = Path("results/nmnist-small.json")
 
 
 def fold_of(labels: np.ndarray, folds: int) -> np.ndarray:
-    """The fold that tests each recording."""
+    """Return the fold in which each recording is tested."""
     fold = np.empty(len(labels), int)
     for label in np.unique(labels):
         index = np.flatnonzero(labels == label)
@@ -62,7 +62,7 @@ def main() -> None:
         print(f"fold {k}: {100 * results[-1]['test_accuracy']:.2f} % in {results[-1]['seconds']:.0f} s", flush=True)
     accuracies = [r["test_accuracy"] for r in results]
     summary = {"mean": mean(accuracies), "std": stdev(accuracies), "seconds": sum(r["seconds"] for r in results)}
-    print(f"mean {100 * summary['mean']:.2f} % +- {100 * summary['std']:.2f}, {summary['seconds']:.0f} s in all")
+    print(f"mean {100 * summary['mean']:.2f} % +- {100 * summary['std']:.2f}, {summary['seconds']:.0f} s in total")
     write_result(
         arguments.out,
         {"recordings": len(fold), "recipe": asdict(recipe), "folds": results, **summary},

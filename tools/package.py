@@ -1,6 +1,6 @@
 """Build the package, install it into an empty environment and use it there: python -m tools.package
 
-Both kinds of archive, wheel and sdist. It needs the package `build`, and a place to install PyTorch from.
+This tests both kinds of archive, wheel and sdist. It needs the package `build`, and an index to install PyTorch from.
 """
 
 import subprocess
@@ -24,32 +24,32 @@ COMMANDS = (
 
 
 def build(out: Path) -> list[Path]:
-    """The wheel and the sdist, made in `out`."""
+    """Build the wheel and the sdist in `out`."""
     _run([sys.executable, "-m", "build", "--outdir", out, ROOT])
     return sorted(out.iterdir())
 
 
 def check(archive: Path) -> None:
-    """Raise a ValueError if an archive is too large, or lacks a file."""
+    """Raise a ValueError if an archive is too large or lacks a file."""
     size = archive.stat().st_size
     if size > LARGEST:
         raise ValueError(
-            f"{archive.name} has {size / 2**20:.1f} MiB, more than {LARGEST / 2**20:.0f}; leave something out"
+            f"{archive.name} is {size / 2**20:.1f} MiB, more than {LARGEST / 2**20:.0f}; leave something out"
         )
     names = contents(archive)
     if missing := [name for name in package_files() if not any(own.endswith(name) for own in names)]:
-        raise ValueError(f"{archive.name} lacks {', '.join(missing)}; see [tool.hatch.build] of pyproject.toml")
+        raise ValueError(f"{archive.name} lacks {', '.join(missing)}; see [tool.hatch.build] in pyproject.toml")
 
 
 def package_files() -> list[str]:
-    """What belongs to the package: its modules, and the data, networks and pages beside them."""
+    """Return the files of the package: its modules, and the data, networks and pages beside them."""
     source = ROOT / "src"
     files = (path for path in (source / "rheobase").rglob("*") if path.is_file() and "__pycache__" not in path.parts)
     return sorted(path.relative_to(source).as_posix() for path in files)
 
 
 def contents(archive: Path) -> list[str]:
-    """The names of the files in a wheel or an sdist."""
+    """Return the names of the files in a wheel or an sdist."""
     if archive.suffix == ".whl":
         with zipfile.ZipFile(archive) as wheel:
             return wheel.namelist()
@@ -58,7 +58,7 @@ def contents(archive: Path) -> list[str]:
 
 
 def use(archives: list[Path], folder: Path) -> None:
-    """Install one archive after the other into a new environment in `folder`, and run commands away from here."""
+    """Install one archive after the other into a new environment in `folder`, and run commands outside the checkout."""
     venv.create(folder / "venv", with_pip=True)
     python, rheobase = (folder / "venv" / "bin" / name for name in ("python", "rheobase"))
     pip = [python, "-m", "pip", "--disable-pip-version-check", "--quiet"]

@@ -1,7 +1,7 @@
-"""Pages of the documentation site that are not files in docs/: a hook of MkDocs, used by `make docs`.
+"""Add pages to the documentation site that are not files in docs/: a hook of MkDocs, used by `make docs`.
 
-README.md becomes the start page, tools/reference.py writes the reference, and results/ can be looked at. Documents link
-to each other by their paths in the repository, which code hosts follow; here they become those of the site.
+README.md becomes the start page, tools/reference.py writes the reference, and results/ can be browsed. Documents link
+to each other by their paths in the repository, which code hosts follow. Here these links become those of the site.
 """
 
 import posixpath
@@ -26,7 +26,7 @@ _LINK = re.compile(r"(\]\()([^)#\s]+)(#[^)\s]*)?(\))")
 
 
 def on_files(files: Any, config: Any, **_: Any) -> Any:
-    """Add what is not in docs/."""
+    """Add the pages that are not in docs/."""
     for name, page in PAGES.items():
         files.append(File.generated(config, page, content=(ROOT / name).read_text()))
     for name, text in reference.pages().items():
@@ -43,17 +43,17 @@ def on_files(files: Any, config: Any, **_: Any) -> Any:
 
 
 def listing(folder: Path) -> str:
-    """A page with what is in a folder of results, and its pictures."""
+    """Return a page with the content of a results folder, and its pictures."""
     entries = sorted(folder.iterdir())
     lines = [f"# {folder.relative_to(ROOT)}", ""]
     lines += [f"- [{entry.name}]({entry.name}{'/index.md' if entry.is_dir() else ''})" for entry in entries]
-    shown = {entry.stem: entry for entry in entries if entry.suffix in (".png", ".svg")}  # one of each name
+    shown = {entry.stem: entry for entry in entries if entry.suffix in (".png", ".svg")}  # one per name
     lines += [f"\n![{name}]({entry.name})" for name, entry in shown.items()]
     return "\n".join(lines) + "\n"
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Links between files of the repository lead to what they are on the site."""
+    """Replace links between files of the repository by links of the site."""
     here = source_of(page.file.src_uri)
     return "".join(
         part if is_code else _LINK.sub(lambda link: _relinked(link, here, page.file.src_uri), part)
@@ -62,19 +62,19 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
 
 def parts(markdown: str) -> Iterator[tuple[str, bool]]:
-    """The text in pieces, each with whether it is a block of code."""
+    """Yield the text in pieces, each with whether it is a code block."""
     for i, part in enumerate(re.split(r"(^ *```.*?^ *```$)", markdown, flags=re.DOTALL | re.MULTILINE)):
         yield part, i % 2 == 1
 
 
 def source_of(page: str) -> str:
-    """The file of the repository that a page comes from."""
+    """Return the file of the repository that a page comes from."""
     origins = {page: name for name, page in PAGES.items()}
     return origins.get(page) or (page if page.startswith(("results/", "reference/")) else f"docs/{page}")
 
 
 def target_of(path: str) -> str:
-    """Where a file or folder of the repository is on the site."""
+    """Return where a file or folder of the repository is on the site."""
     if path.startswith("results/") and (ROOT / path).is_dir():
         return f"{path.rstrip('/')}/index.md"
     return PAGES.get(path) or path.removeprefix("docs/")

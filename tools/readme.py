@@ -12,12 +12,12 @@ from tools.results import PAPER, ROOT, TARGET, Kept, kept
 
 OURS = "cifar10_resnet19_t{}"
 LITERAL = OURS + "_paper"  # follows the paper's own schedule
-# What says nothing about how a network was trained, or stands in a column of its own.
+# Settings that do not matter for training, or that have their own column.
 NOT_NAMED = {"name", "timesteps", "short_timesteps", "short_epochs", "evaluate_every", "memory", "seed"}
 
 
 def like_for_like(runs: list[Kept]) -> str:
-    """The paper's accuracies, those of its schedule and those of ours, by T; and in what the schedules differ."""
+    """Return accuracies by T: the paper's, with its schedule, and with ours; and how the schedules differ."""
     literal, ours = _by_timesteps(runs, LITERAL), _by_timesteps(runs, OURS)
     steps = sorted({*literal, *ours})
     rows = []
@@ -33,7 +33,7 @@ def like_for_like(runs: list[Kept]) -> str:
 
 
 def in_little_time(runs: list[Kept]) -> str:
-    """How long trainings take, and how long to the paper's best accuracy."""
+    """Return how long runs take, in total and to the paper's best accuracy."""
     rows = [
         (f"`{g.name}`", str(g.recipe.timesteps), g.last, g.best, g.seconds, g.seconds_to_target)
         for g in runs
@@ -44,7 +44,7 @@ def in_little_time(runs: list[Kept]) -> str:
 
 
 def _by_timesteps(runs: list[Kept], name: str) -> dict[int, Kept]:
-    """The runs of recipes with this name, by the T that is part of it."""
+    """Return the runs of the recipes with this name, which contains T, by T."""
     return {group.recipe.timesteps: group for group in runs if group.name == name.format(group.recipe.timesteps)}
 
 
@@ -52,7 +52,7 @@ def _introduction(runs: list[Kept]) -> str:
     devices = " and ".join(sorted({group.device for group in runs}))
     alone = all(len(group.runs) == 1 for group in runs)
     seeds = "one run each" if alone else "mean and standard deviation where there are several seeds"
-    return f"ResNet-19 on CIFAR-10, one {devices}: test accuracy after the last epoch, {seeds}."
+    return f"ResNet-19 on CIFAR-10 with T timesteps, one {devices}: test accuracy after the last epoch, {seeds}."
 
 
 def _differences(ours: Recipe, literal: Recipe) -> str:
@@ -71,7 +71,7 @@ def _short(recipe: Recipe) -> str:
 
 
 def with_results(readme: str, results: Path = ROOT / "results") -> str:
-    """The text with its tables written anew."""
+    """Return the text with new tables."""
     runs = kept(results / "cifar10")
     sections = {"accuracies": lambda: like_for_like(runs), "times": lambda: in_little_time(runs)}
     return rewritten(readme, sections, "tools.readme")

@@ -1,6 +1,6 @@
-"""The reference of the documentation site, written from the code: commands, recipes, settings, Python.
+"""Write the reference of the documentation site from the code: commands, recipes, settings, Python.
 
-python -m tools.reference prints it; tools/pages.py puts it on the site.
+python -m tools.reference prints it. tools/pages.py puts it on the site.
 """
 
 import ast
@@ -24,7 +24,7 @@ from rheobase.recipes.recipe import Recipe
 from rheobase.recipes.settings import Setting, as_text, settings
 from tools.documents import table
 
-# The public modules, on one page per room. What is not here may change from one version to the next.
+# The public modules, one page per room. Everything else may change from one version to the next.
 PYTHON: dict[str, tuple[str, ...]] = {
     "functional": ("functional",),
     "nn": ("nn",),
@@ -46,7 +46,7 @@ PYTHON: dict[str, tuple[str, ...]] = {
 
 
 def pages() -> dict[str, str]:
-    """Every page by its name."""
+    """Return all pages by name."""
     written = {"commands": commands(), "recipes": recipes(), "settings": all_settings()}
     return written | {page: python(page) for page in PYTHON}
 
@@ -68,14 +68,24 @@ class Parameter:
 
 
 def command_lines() -> dict[str, list[Parameter]]:
-    """Every command with its parameters, as the functions behind it define them."""
+    """Return every command with its parameters, as its function defines them."""
     return {name: [*map(_parameter, signature(f).parameters.values())] for name, f in functions().items()}
 
 
 def functions() -> dict[str, Callable[..., Any]]:
-    """Every command with the function behind it."""
-    found = [(command.name, command.callback) for command in app.registered_commands]
-    return {name or function.__name__: function for name, function in found if function is not None}
+    """Return every command with the function behind it."""
+    return {name: function for name, function, _ in _registered()}
+
+
+def examples() -> dict[str, str]:
+    """Return every command with the example at the end of its help."""
+    return {name: epilog.removeprefix("Example: ") for name, _, epilog in _registered()}
+
+
+def _registered() -> Iterator[tuple[str, Callable[..., Any], str]]:
+    for command in app.registered_commands:
+        if command.callback is not None:
+            yield command.name or command.callback.__name__, command.callback, command.epilog or ""
 
 
 def _parameter(parameter: inspect.Parameter) -> Parameter:
@@ -85,7 +95,8 @@ def _parameter(parameter: inspect.Parameter) -> Parameter:
     several = get_origin(kind) is list
     kind = get_args(kind)[0] if several else kind
     choices = tuple(kind) if issubclass(kind, StrEnum) else ()
-    named = [flag for flag in (info.default, *(info.param_decls or ())) if isinstance(flag, str)]  # the first is there
+    # Typer keeps the first flag of an annotation as its default
+    named = [flag for flag in (info.default, *(info.param_decls or ())) if isinstance(flag, str)]
     flags = tuple(named or [f"--{parameter.name.replace('_', '-')}"]) if isinstance(info, OptionInfo) else ()
     words = info.metavar or {str: "text", int: "whole number", float: "number", Path: "path"}.get(kind, "")
     required = parameter.default is parameter.empty
@@ -94,23 +105,24 @@ def _parameter(parameter: inspect.Parameter) -> Parameter:
 
 
 def commands() -> str:
-    """Every command, its arguments and its options."""
+    """Write the page of the commands: usage, an example, arguments and options."""
     words = "`rheobase COMMAND --help` shows the same in a terminal. With `--debug`, an error comes with its traceback."
     parts = ["# Commands", words]
     for name, parameters in command_lines().items():
         line = " ".join([f"rheobase {name}", *(_argument(p) for p in parameters if not p.flags), "[OPTIONS]"])
         parts += [f"## {name}", inspect.cleandoc(functions()[name].__doc__ or ""), f"```console\n{line}\n```"]
+        parts += ["Example:", f"```console\n{examples()[name]}\n```"]
         rows = [(_name(p), _values(p), _default(p), p.meaning) for p in sorted(parameters, key=lambda p: bool(p.flags))]
         parts.append(listing(("argument or option", "value", "default", "meaning"), rows))
     return _joined(parts)
 
 
 def recipes() -> str:
-    """Every recipe, and what it sets."""
+    """Write the page of the recipes and the settings that they change."""
     parts = [
         "# Recipes",
-        "A recipe holds everything that decides the outcome of a run: `rheobase train NAME`. The tables show what a "
-        "recipe sets to other values than the [defaults](settings.md); `--set KEY=VALUE` changes any setting.",
+        "A recipe holds everything that decides the outcome of a run: `rheobase train NAME`. The tables list the "
+        "settings that differ from the [defaults](settings.md). `--set KEY=VALUE` changes any setting.",
     ]
     for name, function in RECIPES.items():
         changed = [s for s in settings(get(name)) if s.changed]
@@ -124,20 +136,20 @@ def recipes() -> str:
 
 
 def all_settings() -> str:
-    """Every setting of a recipe: type, default, meaning."""
+    """Write the page of the settings of a recipe: type, default, meaning."""
     kinds = inspect.get_annotations(Recipe)
     rows = [
         (f"`{s.name}`", _kind(s, kinds[s.name]), "" if s.default is None else f"`{as_text(s.default)}`", s.meaning)
         for s in settings(get(next(iter(RECIPES))))
     ]
     words = (
-        "The settings of a recipe. Those without a default are stated by every recipe. `--set KEY=VALUE` changes them."
+        "The settings of a recipe. Every recipe states those without a default. `--set KEY=VALUE` changes any setting."
     )
     return _joined(["# Settings", words, listing(("setting", "type", "default", "meaning"), rows)])
 
 
 def python(page: str) -> str:
-    """The page of a room: its public modules and their names; mkdocstrings fills in what they say."""
+    """Write the page of a room: its public modules and their names. mkdocstrings fills in their docstrings."""
     parts = [] if len(PYTHON[page]) == 1 else [f"# {page.capitalize()}"]
     for name in PYTHON[page]:
         module = import_module(f"rheobase.{name}")
@@ -147,7 +159,7 @@ def python(page: str) -> str:
 
 
 def public(module: ModuleType) -> list[str]:
-    """The public names of a module: those in `__all__`, or else the functions and classes that it defines."""
+    """Return the public names of a module: those in `__all__`, or else the functions and classes that it defines."""
     if hasattr(module, "__all__"):
         return list(module.__all__)
     return [
@@ -160,7 +172,7 @@ def public(module: ModuleType) -> list[str]:
 
 
 def undocumented() -> Iterator[str]:
-    """Public modules, names and methods without a docstring."""
+    """Yield public modules, names and methods without a docstring."""
     for name in (name for modules in PYTHON.values() for name in modules):
         module = import_module(f"rheobase.{name}")
         if not module.__doc__:
@@ -178,13 +190,13 @@ def undocumented() -> Iterator[str]:
 
 
 def _own_text(value: Any) -> str:
-    """The docstring of a function or class; what a dataclass makes up for itself is none."""
+    """Return the docstring of a function or class. The text that a dataclass generates does not count."""
     text = vars(value).get("__doc__", value.__doc__) or ""
     return "" if text.startswith(f"{value.__name__}(") else text
 
 
 def _silent_methods(kind: type) -> Iterator[str]:
-    """Its own public methods and properties; what overrides a documented one may be silent."""
+    """Yield public methods and properties without a docstring. An override may inherit its docstring."""
     for name, value in vars(kind).items():
         routine = inspect.isroutine(value) or isinstance(value, property)
         if routine and not name.startswith("_") and not inspect.getdoc(getattr(kind, name)):
@@ -192,7 +204,7 @@ def _silent_methods(kind: type) -> Iterator[str]:
 
 
 def _has_text_below(module: ModuleType, name: str) -> bool:
-    """Whether a constant has a text below it, where it is defined: Python keeps no docstrings of constants."""
+    """Return whether a constant has a text below its definition: Python keeps no docstrings of constants."""
     for place in (module, *_imported_from(module, name)):
         body = _body(place)
         for statement, after in pairwise(body):
@@ -214,7 +226,7 @@ def _body(module: ModuleType) -> list[ast.stmt]:
 
 
 def listing(headings: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
-    """A table whose cells may hold bars and line ends."""
+    """Return a table whose cells may contain bars and line breaks."""
     return table(headings, [[" ".join(cell.replace("|", "\\|").split()) for cell in row] for row in rows])
 
 

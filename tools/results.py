@@ -1,4 +1,4 @@
-"""Tables of all kept results, for docs/results.md: python -m tools.documents writes them."""
+"""Tables of all kept results, which python -m tools.documents writes to docs/results.md."""
 
 import json
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from rheobase.recipes import Recipe
 from rheobase.train.runs import Run
 
 ROOT = Path(__file__).parents[1]
-COMPARED = ("torch", "triton", "spikingjelly", "snntorch")  # packages whose speed a training step shows
+COMPARED = ("torch", "triton", "spikingjelly", "snntorch")  # packages whose versions matter for a training step
 PAPER = PUBLISHED["table1"]  # accuracies in percent, by data, network and T
 TARGET = max(accuracy for (data, _, _), accuracy in PAPER.items() if data == "cifar10")  # the paper's best
 
@@ -26,16 +26,17 @@ class Kept:
 
     @property
     def recipe(self) -> Recipe:
+        """The recipe of all runs, except for the seed."""
         return self.runs[0].recipe
 
     @property
     def name(self) -> str:
-        """Of its recipe."""
+        """Name of the recipe."""
         return self.recipe.name
 
     @property
     def paper(self) -> float | None:
-        """The paper's accuracy on this data, by this network, at this T."""
+        """The paper's accuracy on these data, with this network, at this T."""
         return PAPER.get((self.recipe.data, self.recipe.network, self.recipe.timesteps))
 
     @cached_property
@@ -45,7 +46,7 @@ class Kept:
 
     @cached_property
     def curves(self) -> list[list[tuple[float, float]]]:
-        """Seconds and test accuracy in percent at every evaluation, of every run."""
+        """Seconds and test accuracy in percent, for every evaluation of every run."""
         return [
             [
                 (row["elapsed"], 100 * row["test_accuracy"])
@@ -57,36 +58,39 @@ class Kept:
 
     @property
     def accuracies(self) -> list[float]:
-        """After the last epoch, in percent."""
+        """Test accuracy after the last epoch, in percent."""
         return [curve[-1][1] for curve in self.curves]
 
     @property
     def last(self) -> str:
+        """Accuracy after the last epoch, in words."""
         return spread(self.accuracies)
 
     @property
     def best(self) -> str:
+        """Accuracy of the best epoch, in words."""
         return spread([max(accuracy for _, accuracy in curve) for curve in self.curves])
 
     @property
     def seconds(self) -> str:
-        """From the start of the process to the end, as a mean."""
+        """Mean seconds from the start of the process to its end."""
         return f"{mean(run.rows()[-1]['elapsed'] for run in self.runs):.0f}"
 
     @property
     def seconds_to_target(self) -> str:
-        """To the first evaluation that reaches the paper's best; empty where a run never does, or is forked."""
+        """Mean seconds until an evaluation reaches the paper's best; empty if a run never does, or is forked."""
         reached = [next((s for s, accuracy in curve if accuracy >= TARGET), None) for curve in self.curves]
         found = [seconds for seconds in reached if seconds is not None]
         return "" if self.forked or len(found) < len(reached) else f"{mean(found):.0f}"
 
     @property
     def device(self) -> str:
+        """Devices of the runs."""
         return ", ".join(sorted({facts(run.read("environment.json"))["device"] for run in self.runs}))
 
 
 def kept(folder: Path) -> list[Kept]:
-    """What is kept below a folder: runs, or folders with a run per seed."""
+    """Return what is kept in and below a folder: runs, or folders with a run per seed."""
     groups: dict[Path, list[Run]] = {}
     for path in sorted(file.parent for file in folder.rglob("metrics.jsonl")):
         groups.setdefault(path.parent if path.name.startswith("seed-") else path, []).append(Run(path))
@@ -94,20 +98,20 @@ def kept(folder: Path) -> list[Kept]:
 
 
 def spread(values: list[float]) -> str:
-    """A percentage; of several runs the mean, the standard deviation and how many they are."""
+    """Return a percentage; for several runs the mean, the standard deviation and their number."""
     if len(values) == 1:
         return f"{values[0]:.2f}"
     return f"{mean(values):.2f} ± {stdev(values):.2f} ({len(values)} seeds)"
 
 
 def _forked_at(run: Run) -> int:
-    """The step at which a run left the one that it was forked from; 0 for a run of its own."""
+    """Return the step at which a run was forked from another; 0 if it was not."""
     step: int = (run.read("environment.json").get("forked") or {"step": 0})["step"]
     return step
 
 
 def step_table(path: Path) -> str:
-    """Time and memory of a training step, ours and others'."""
+    """Return time and memory of a training step, ours and others'."""
     content = _json(path)
     how, (run,) = facts(content), content["runs"]
     setting, results = run["setting"], run["results"]
@@ -132,7 +136,7 @@ def step_table(path: Path) -> str:
 
 
 def accuracy_table(runs: list[Kept], root: Path) -> str:
-    """Accuracies of kept runs on CIFAR-10, and how long they took."""
+    """Return accuracies of kept runs on CIFAR-10, and how long they took."""
     lines = [
         "CIFAR-10: test accuracy, with the test images as they are (`rheobase train RECIPE`). Seconds are counted from "
         "the start of the process and include evaluation and checkpoints. A forked run (`python -m tools.fork`) "
@@ -160,12 +164,12 @@ def accuracy_table(runs: list[Kept], root: Path) -> str:
 
 
 def link(folder: Path, root: Path) -> str:
-    """From docs/ to a folder of results."""
+    """Return a link from docs/ to a folder of results."""
     return f"../results/{folder.relative_to(root).as_posix()}"
 
 
 def timesteps_table(folders: list[Path]) -> str:
-    """Accuracy of kept runs at other numbers of timesteps than they were trained with."""
+    """Return the accuracy of kept runs at other numbers of timesteps than they were trained with."""
     contents = {folder: _json(folder / "timesteps.json") for folder in folders}
     found = {folder: content.get("timesteps", content) for folder, content in contents.items()}
     columns = list(next(iter(found.values())))
@@ -187,7 +191,7 @@ def timesteps_table(folders: list[Path]) -> str:
 
 
 def deployment_table(path: Path) -> str:
-    """Accuracy of a trained network and of what it was deployed as."""
+    """Return the accuracy of a trained network and its deployed versions."""
     content = _json(path)
     recipe, how = content["recipe"], facts(content)
     lines = [
@@ -205,7 +209,7 @@ def deployment_table(path: Path) -> str:
 
 
 def shipped_table(paths: list[Path]) -> str:
-    """The networks that come with the package."""
+    """Return the networks that come with the package."""
     lines = [
         "Trained networks that come with the package, with 8-bit weights. Every command takes their names in place of "
         "a run, and `rheobase train RECIPE --from NAME` starts from one.",
@@ -222,7 +226,7 @@ def shipped_table(paths: list[Path]) -> str:
 
 
 def loop_sentence(path: Path) -> str:
-    """What the training loop adds to the bare step."""
+    """Return what the training loop adds to the bare step."""
     content = _json(path)
     found, how = content["result"], facts(content)
     return (
@@ -233,7 +237,7 @@ def loop_sentence(path: Path) -> str:
 
 
 def tables(results: Path = ROOT / "results") -> list[str]:
-    """All that there are results for."""
+    """Return all tables for which there are results."""
     runs = kept(results / "cifar10")
     networks = sorted((results / "shipped").glob("*.json"))
     measured = [run.folder for group in runs for run in group.runs if (run.folder / "timesteps.json").exists()]
@@ -248,7 +252,7 @@ def tables(results: Path = ROOT / "results") -> list[str]:
 
 
 def _is_comparison(content: dict[str, Any]) -> bool:
-    """With others, at one setting; neither a sweep nor a look at our own past."""
+    """Return whether this compares with other libraries at one setting, and is not a sweep or an older version."""
     return len(content["runs"]) == 1 and "before" not in content
 
 
@@ -257,5 +261,5 @@ def _json(path: Path) -> Any:
 
 
 def facts(content: dict[str, Any]) -> dict[str, Any]:
-    """How a result was made; files from before there were records call it environment, or are nothing else."""
+    """Return how a result was made. Older files call the record `environment`, or consist of nothing else."""
     return content.get("record") or content.get("environment") or content

@@ -1,9 +1,9 @@
-"""Make a network that comes with the package from a run, and measure it.
+"""Turn a run into a network that comes with the package, and evaluate it.
 
 python -m tools.ship runs/cifar10_resnet19_t2-1 cifar10-resnet19-t2 --data DATA
 
-Writes the run with 8-bit weights to src/rheobase/deploy/networks/NAME, and results/shipped/NAME.json. A run that is
-already there, src/rheobase/deploy/networks/NAME, is only measured again.
+This writes the run with 8-bit weights to src/rheobase/deploy/networks/NAME, and results/shipped/NAME.json. If the run
+is that folder itself, it is only evaluated again.
 """
 
 import argparse
@@ -24,19 +24,21 @@ from rheobase.train.record import checksum, write_result
 from rheobase.train.runs import Run, load_network
 from tools.keep import files as kept_files
 
-LIMIT = 15 * 2**20  # bytes, of all of them
+LIMIT = 15 * 2**20  # bytes for all networks together
 
 
 def files(folder: Path) -> list[Path]:
+    """Return all files in and below a folder."""
     return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
 def size(folder: Path) -> int:
+    """Return the bytes of all files in and below a folder."""
     return sum(path.stat().st_size for path in files(folder))
 
 
 def eight_bits(network: nn.Module) -> dict[str, Tensors]:
-    """The tensors of a network for a checkpoint: weights of synapses as integers, with a unit per output channel."""
+    """Return the tensors of a network for a checkpoint: synapse weights as integers, with a unit per output channel."""
     weights, units = network.state_dict(), {}
     for path, layer in network.named_modules():
         if isinstance(layer, nn.Conv2d | nn.Linear):
@@ -59,14 +61,14 @@ def pack(source: Path, name: str) -> Path:
     total = size(part) + sum(size(shipped.FOLDER / other) for other in shipped.names() if other != name)
     if total > LIMIT:
         shutil.rmtree(part)
-        raise ValueError(f"with {name}, the networks of the package would have {total} bytes, above {LIMIT}")
+        raise ValueError(f"with {name}, the networks of the package would take {total} bytes, more than {LIMIT}")
     shutil.rmtree(folder, ignore_errors=True)
     part.rename(folder)
     return folder
 
 
 def ship(source: Path, name: str, *, data: Path | None, device: str) -> dict[str, Any]:
-    """Write the run `source` to the package as `name`, unless it is there; what was found when that network was run."""
+    """Write the run `source` to the package as `name`, unless it is there already. Return the results of evaluation."""
     run, folder = Run(source), shipped.FOLDER / name
     if source.resolve() != folder.resolve():
         pack(source, name)

@@ -1,7 +1,7 @@
-"""Write the step times that `rheobase plan` predicts with from the files in results/: python -m tools.steptimes
+"""Write the step times for the predictions of `rheobase plan` from the files in results/: python -m tools.steptimes
 
-They go into the package, `train/steptimes.json`, and what follows for every recipe into docs/training.md. Of a step
-that was measured more than once the newest counts.
+They go into the package, as `train/steptimes.json`, and the predictions for every recipe into docs/training.md. If a
+step was measured more than once, the newest measurement counts.
 """
 
 import json
@@ -20,20 +20,20 @@ from rheobase.recipes import RECIPES
 from rheobase.train import scale
 from rheobase.train.plan import duration
 from rheobase.train.steptimes import FILE, Step, Work
+from tools.documents import rewritten, table
 
 ROOT = Path(__file__).parents[1]
 RESULTS, DOCUMENT = ROOT / "results", ROOT / "docs" / "training.md"
-START, END = "<!-- hours: written by python -m tools.steptimes -->", "<!-- end of hours -->"
 DEVICE, PRECISION = "NVIDIA H200", "bf16"
-CHANNELS = 3  # of the images that benchmarks make
-SWEEP = 3  # batches of different size: the fewest that show what a step takes without images
+CHANNELS = 3  # of the images in benchmarks
+SWEEP = 3  # batch sizes needed to find the fixed time of a step
 OURS = {f"rheobase-{memory}": memory for memory in ("speed", "packed", "recompute")}
 
 Subject = tuple[str, int]
 
 
 def steps(results: Path) -> list[Step]:
-    """All that were measured, each at most once."""
+    """Return all measured steps, each at most once."""
     newest: dict[tuple[Any, ...], tuple[str, Step]] = {}
     for time, step in (*_compared(results), *_in_training(results), *_in_the_loop(results)):
         key = (step.network, step.image_size, step.memory, step.timesteps, step.batch)
@@ -43,7 +43,7 @@ def steps(results: Path) -> list[Step]:
 
 
 def _compared(results: Path) -> Iterator[tuple[str, Step]]:
-    """Ours among the contenders of benchmarks.step."""
+    """Yield our steps among the contenders of benchmarks.step."""
     for path, content, time in _measured(results, "step-*.json"):
         for run in content["runs"]:
             setting = run["setting"]
@@ -54,7 +54,7 @@ def _compared(results: Path) -> Iterator[tuple[str, Step]]:
 
 
 def _in_training(results: Path) -> Iterator[tuple[str, Step]]:
-    """Those of benchmarks.imagenet that read no files; they include the augmentation."""
+    """Yield the steps of benchmarks.imagenet that read no files. They include augmentation."""
     for path, content, time in _measured(results, "imagenet.json"):
         settings = content["settings"]
         if settings["precision"] != PRECISION:
@@ -67,7 +67,7 @@ def _in_training(results: Path) -> Iterator[tuple[str, Step]]:
 
 
 def _in_the_loop(results: Path) -> Iterator[tuple[str, Step]]:
-    """The bare step of benchmarks.loop."""
+    """Yield the bare steps of benchmarks.loop."""
     for path, content, time in _measured(results, "loop-*.json"):
         recipe, found = recipes.get(content["recipe"]), content["result"]
         if recipe.precision != PRECISION:
@@ -79,7 +79,7 @@ def _in_the_loop(results: Path) -> Iterator[tuple[str, Step]]:
 
 
 def _measured(results: Path, pattern: str) -> Iterator[tuple[Path, dict[str, Any], str]]:
-    """Files of that GPU, and when they were made; those from before there was a time come first."""
+    """Yield the files of this GPU and their times. Old files without a time count as the oldest."""
     for path in sorted(results.glob(pattern)):
         content = json.loads(path.read_text())
         facts = content.get("record") or content["environment"]
@@ -88,13 +88,14 @@ def _measured(results: Path, pattern: str) -> Iterator[tuple[Path, dict[str, Any
 
 
 def work(network: str, image_size: int) -> Work:
+    """Return the work of a network."""
     with torch.device("meta"):
         built = models.build(network, in_channels=CHANNELS, image_size=image_size)
     return Work.of(built, (CHANNELS, image_size, image_size))
 
 
 def seconds_per_layer(found: Sequence[Step], works: dict[Subject, Work]) -> float:
-    """Of a step without images: a line through the steps of each sweep of batches, and the mean of all sweeps."""
+    """Fit the fixed time of a step: a line through the steps of each sweep of batches, and the mean over sweeps."""
     sweeps: defaultdict[tuple[Any, ...], list[Step]] = defaultdict(list)
     for step in found:
         sweeps[step.subject, step.timesteps, step.memory].append(step)
@@ -108,19 +109,19 @@ def seconds_per_layer(found: Sequence[Step], works: dict[Subject, Work]) -> floa
 
 
 def costs(found: Sequence[Step], works: dict[Subject, Work], per_layer: float) -> tuple[float, float]:
-    """Seconds per multiplication and per neuron that explain the largest steps of all networks best."""
+    """Fit the seconds per multiplication and per neuron to the largest steps of all networks."""
     largest = {step.subject: step for step in sorted(found, key=lambda s: s.units) if step.memory == "speed"}
     counted = np.array([[works[s].multiplications, works[s].neurons] for s in largest], float)
     per_unit = [(step.seconds - per_layer * works[s].layers) / step.units for s, step in largest.items()]
     relative = counted / np.array(per_unit)[:, None]
     multiplication, neuron = np.linalg.lstsq(relative, np.ones(len(relative)))[0]
     if min(multiplication, neuron) <= 0:
-        raise ValueError("the measured networks are too much alike to tell multiplications from neurons; add others")
+        raise ValueError("the measured networks are too similar to tell multiplications from neurons; add others")
     return float(multiplication), float(neuron)
 
 
 def content(found: Sequence[Step]) -> dict[str, Any]:
-    """What the package has, of these steps."""
+    """Return the content of the package's file for these steps."""
     works = {subject: work(*subject) for subject in sorted({step.subject for step in found})}
     per_layer = seconds_per_layer(found, works)
     per_multiplication, per_neuron = costs(found, works, per_layer)
@@ -136,12 +137,12 @@ def content(found: Sequence[Step]) -> dict[str, Any]:
 
 
 def _rounded(value: float) -> float:
-    """To five digits: more are noise, and other machines would compute other last ones."""
+    """Round to five digits: more are noise, and would differ between machines."""
     return float(f"{value:.4e}")
 
 
 def hours() -> str:
-    """A table of all recipes whose number of training images is known, on one GPU and on a node of eight."""
+    """Return a table of all recipes with a known number of training images, on one GPU and on a node of eight."""
     rows = []
     for recipe in map(recipes.get, RECIPES):
         data = expected(recipe.data, size=recipe.image_size, timesteps=recipe.timesteps)
@@ -153,14 +154,12 @@ def hours() -> str:
         cells = (duration(one.recipe), one.kind, duration(eight.recipe), f"{100 * eight.efficiency:.0f} %", eight.kind)
         rows.append((f"`{recipe.name}`", str(recipe.batch_size), *cells))
     headings = ("recipe", "batch", "one H200", "its step is", "eight H200s", "efficiency", "their step is")
-    return "\n".join(f"| {' | '.join(line)} |" for line in (headings, ["---"] * len(headings), *rows))
+    return table(headings, rows)
 
 
 def with_hours(text: str) -> str:
-    """The document with its table written anew."""
-    before, rest = text.split(START)
-    _, after = rest.split(END)
-    return "\n\n".join([before + START, hours(), END + after])
+    """Return the document with a new table."""
+    return rewritten(text, {"hours": hours}, "tools.steptimes")
 
 
 if __name__ == "__main__":

@@ -10,10 +10,12 @@ RESULTS, DOCUMENT = ROOT / "results" / "paper", ROOT / "docs" / "theory.md"
 
 
 def read(name: str) -> dict[str, Any]:
+    """Return the content of a file in results/paper."""
     return json.loads((RESULTS / f"{name}.json").read_text())
 
 
 def lemma2() -> str:
+    """Return phi of single layers against the variance of their weights."""
     rows = [
         (f"{row['gain']:g}", f"{row['phi']:.3f} +- {row['phi_error']:.3f}", f"{row['second_moments']:.3f}")
         for row in read("theorem1")["data"]["lemma2"]
@@ -22,6 +24,7 @@ def lemma2() -> str:
 
 
 def theorem1() -> str:
+    """Return phi and varphi of a layer against the width of the surrogate."""
     rows = [
         (
             f"{row['ratio']:g}",
@@ -38,6 +41,7 @@ def theorem1() -> str:
 
 
 def shortcuts() -> str:
+    """Return phi of residual blocks."""
     rows = [
         (row["block"], f"{row['phi']:.3f} +- {row['phi_error']:.3f}", f"{row['predicted_phi']:.3f}")
         for row in read("theorem1")["data"]["shortcuts"]
@@ -46,6 +50,7 @@ def shortcuts() -> str:
 
 
 def networks() -> str:
+    """Return phi per block of whole networks."""
     rows = [
         (
             entry["network"],
@@ -60,6 +65,7 @@ def networks() -> str:
 
 
 def fig2() -> str:
+    """Return the gradients of the first layer relative to the last."""
     found = read("fig2")
     rows = [
         (
@@ -77,6 +83,7 @@ def fig2() -> str:
 
 
 def theorem2() -> str:
+    """Return the variance of membrane potentials."""
     rows = []
     for row in read("theorem2")["data"]["rows"]:
         square, v_th = row["sigma"] ** 2, 0.5
@@ -95,6 +102,7 @@ def theorem2() -> str:
 
 
 def table6() -> str:
+    """Return the operations of trained networks."""
     rows = []
     paths = sorted(RESULTS.glob("cifar10-resnet19-t*/table6.json"))
     for path in paths:
@@ -118,6 +126,7 @@ def table6() -> str:
 
 
 def ablation() -> str:
+    """Return the accuracy with single parts changed."""
     found = read("ablation")
     rows = [(row["group"], row["label"], f"{row['accuracy']:.1f}") for row in found["data"]["rows"]]
     headings = ("what varies", "", "test accuracy, %")
@@ -125,6 +134,7 @@ def ablation() -> str:
 
 
 def bullets(sentences: Iterable[str]) -> str:
+    """Return a Markdown list."""
     return "\n".join(f"- {sentence}" for sentence in sentences)
 
 
@@ -141,7 +151,7 @@ SECTIONS: dict[str, Callable[[], str]] = {
 
 
 def with_results(text: str) -> str:
-    """The document with all its sections of results written anew."""
+    """Return the document with new results sections."""
     return rewritten(text, SECTIONS, "tools.theory")
 
 

@@ -1,29 +1,29 @@
-"""Write the counts in docs/trust.md from results/attack.json, and what a GPU repeats: python -m tools.trust"""
+"""Write the counts and tables of docs/trust.md from the files in results/: python -m tools.trust"""
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tools.documents import table
+from tools.documents import rewritten, table
 
 ROOT = Path(__file__).parents[1]
 RESULTS, DOCUMENT = ROOT / "results" / "attack.json", ROOT / "docs" / "trust.md"
 FUZZ = ROOT / "results" / "fuzz.json"
 EXACTNESS = ROOT / "results" / "exactness-nvidia-h200.json"
-START, END = "<!-- {}: written by python -m tools.trust -->", "<!-- end of {} -->"
 GOOD = ("read", "refused")
-ENDS = ("killed", "saved", "stopped", "refused", "finished", "died")  # of a disturbed run
+ENDS = ("killed", "saved", "stopped", "refused", "finished", "died")  # accepted ends of a disturbed run
 
 
 def files(part: dict[str, Any]) -> str:
-    """What became of damaged files, by their kind."""
+    """Return the outcomes of damaged files, by kind."""
     total, facts = part["total"], part["facts"]
     broken = sum(count for outcome, count in total.items() if outcome not in GOOD)
     said = (
         f"{facts['files']} damaged files of {len(facts['kinds'])} kinds (seed {part['record']['seed']}, "
         f"{part['seconds']} s, {part['record']['device']}): {total.get('refused', 0)} refused in one sentence, "
-        f"{total.get('read', 0)} read, {broken} crashed, hung, ended in a traceback or took more memory than they may. "
-        f"The most that one of them took was {facts['largest growth, MiB']} MiB."
+        f"{total.get('read', 0)} read, {broken} crashed, hung, ended in a traceback or exceeded the memory limit. "
+        f"The largest amount of memory that one file took was {facts['largest growth, MiB']} MiB."
     )
     rows = []
     for kind, counts in part["outcomes"].items():
@@ -33,16 +33,16 @@ def files(part: dict[str, Any]) -> str:
 
 
 def runs(part: dict[str, Any]) -> str:
-    """What became of trainings, by what was done to them."""
+    """Return the outcomes of disturbed runs, by kind of disturbance."""
     total, facts = part["total"], part["facts"]
     broken = sum(count for outcome, count in total.items() if outcome not in ENDS)
-    begins, goes_on = (facts["file operations"][name] for name in ("beginning", "going on"))
+    new, resumed = (facts["file operations"][name] for name in ("beginning", "going on"))
     said = (
-        f"{facts['runs']} trainings (seed {part['record']['seed']}, {part['seconds']} s, {part['record']['device']}) "
-        f"with {facts['kills']} kills, {facts['kills at file operations']} of them at a file operation (a run has "
-        f"{begins}, one that goes on {goes_on}): {facts['runs'] - broken} went on and ended bit for bit as one that "
-        f"was left alone; {broken} hung, ended in a traceback, could not go on or differed. {total.get('died', 0)} of "
-        "them died inside torch for want of memory before they went on."
+        f"{facts['runs']} runs (seed {part['record']['seed']}, {part['seconds']} s, {part['record']['device']}) "
+        f"with {facts['kills']} kills, {facts['kills at file operations']} of them at a file operation (a new run has "
+        f"{new}, a resumed one {resumed}): {facts['runs'] - broken} could be resumed and ended with the same bits as "
+        f"an undisturbed run; {broken} hung, ended in a traceback, could not be resumed or differed. "
+        f"{total.get('died', 0)} of them had died inside torch for lack of memory before they were resumed."
     )
     rows = []
     for kind, counts in part["outcomes"].items():
@@ -52,18 +52,18 @@ def runs(part: dict[str, Any]) -> str:
 
 
 def fuzz(part: dict[str, Any]) -> str:
-    """What became of inputs that were chosen by coverage."""
+    """Return the outcomes of inputs that were chosen by coverage."""
     if not part:
-        return "No run of it is published yet."
+        return "No results are published yet."
     facts, record = part["facts"], part["record"]
     return (
         f"{facts['inputs']} inputs of {len(facts['kinds'])} kinds (seed {record['seed']}, {part['seconds']} s, "
-        f"{record['device']}): {part['total'].get('problems', 0)} kinds had one that was neither read nor refused."
+        f"{record['device']}): {part['total'].get('problems', 0)} kinds had an input that was neither read nor refused."
     )
 
 
 def exactness(content: dict[str, Any]) -> str:
-    """Whether trainings on a GPU gave the same weights again."""
+    """Return whether runs on a GPU gave the same weights again."""
     record = content["record"]
     versions = record["packages"]
     said = f"`{record['command']}`, {record['device']}, torch {versions['torch']}, cuDNN {versions['cudnn']}:"
@@ -79,16 +79,11 @@ SECTIONS = {"files": files, "fuzz": fuzz, "runs": runs, "exactness": exactness}
 
 
 def with_results(text: str) -> str:
-    """The document with its sections of results written anew."""
+    """Return the document with new results sections."""
     fuzzed = json.loads(FUZZ.read_text())["parts"]["fuzz"] if FUZZ.exists() else {}
     others = {"fuzz": fuzzed, "exactness": json.loads(EXACTNESS.read_text())}
     parts = json.loads(RESULTS.read_text())["parts"] | others
-    for name, write in SECTIONS.items():
-        start, end = START.format(name), END.format(name)
-        before, rest = text.split(start)
-        _, after = rest.split(end)
-        text = "\n\n".join([before + start, write(parts[name]), end + after])
-    return text
+    return rewritten(text, {name: partial(write, parts[name]) for name, write in SECTIONS.items()}, "tools.trust")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""Make a run that can be trained again from a folded file whose run is gone.
+"""Make a run that can be trained again from a folded file whose run is lost.
 
 python -m tools.unfold FILE KEPT OUT --data DATA
 
-`convert.unfold` takes tdBN out of the weights again, with moments of training images. KEPT is what `tools.keep` kept of
-the run: its metrics and environment.
+`convert.unfold` separates tdBN from the weights again, with statistics of training images. KEPT is the folder that
+`tools.keep` made of the run, with its metrics and environment.
 """
 
 import argparse

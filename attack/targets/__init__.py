@@ -1,4 +1,4 @@
-"""What is attacked: files that the program reads, how each of them is damaged, and how it is read."""
+"""The targets of the attack: files that the program reads, how to damage them, and how to read them."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -11,24 +11,26 @@ from rheobase.extras import installed
 
 @dataclass(frozen=True)
 class Target:
-    """Whole files, of which every case damages one: their content by their names inside a folder of their own."""
+    """A kind of files, of which every case damages one."""
 
     name: str
     files: Callable[[], Mapping[str, bytes]]
+    """Returns the undamaged files, by their names in a folder."""
     read: Callable[[Path], object]
-    """Reads what is in the folder, as the program does."""
+    """Reads the folder, as the program does."""
     structure: Mapping[str, Mutation] = field(default_factory=dict)
-    """Damage that keeps a file of that suffix whole as its format has it: checksums and lengths agree."""
+    """Damage by suffix that keeps the structure of the format, such as checksums and lengths."""
     repair: Callable[[Path], None] | None = None
-    """Makes the checksums of the folder agree again after a file was damaged."""
+    """Corrects the checksums in the folder after a file was damaged."""
     needs: tuple[str, ...] = ()
-    """Packages."""
+    """Packages that must be installed."""
 
     def possible(self) -> bool:
+        """Return whether all packages are installed."""
         return all(map(installed, self.needs))
 
     def case(self, originals: Mapping[str, bytes], random: Random) -> tuple[str, bytes]:
-        """The name and the content of a damaged file."""
+        """Return the name and content of a damaged file."""
         name = random.choice(sorted(originals))
         own = self.structure.get(Path(name).suffix)
         mutation = own if own is not None and random.random() < 0.6 else damaged
@@ -36,7 +38,7 @@ class Target:
 
 
 def targets() -> list[Target]:
-    """All that can be attacked here: a target whose packages are not installed is left out."""
+    """Return all targets whose packages are installed."""
     from attack.targets import archives, arrays, conversion, networks, pictures, recordings, runs, sets
 
     modules = (networks, runs, conversion, arrays, recordings, pictures, archives, sets)

@@ -1,4 +1,4 @@
-"""Tar archives: shards with their index, and archives as those of ImageNet."""
+"""Tar archives: shards with their index, and archives like those of ImageNet."""
 
 import io
 import tarfile
@@ -27,7 +27,7 @@ VALUES = (
 
 
 def tar_file(content: bytes, random: Random) -> bytes:
-    """Another value in the header of a file; its checksum agrees."""
+    """Change a value in the header of a file, and correct its checksum."""
     headers = [at for at in range(0, len(content) - BLOCK, BLOCK) if content[at + 257 : at + 262] == b"ustar"]
     if not headers:
         return damaged(content, random)
@@ -40,7 +40,7 @@ def tar_file(content: bytes, random: Random) -> bytes:
 
 
 def tar_of(files: Mapping[str, bytes]) -> bytes:
-    """An archive of these."""
+    """Return an archive of these files."""
     file = io.BytesIO()
     with tarfile.open(fileobj=file, mode="w", format=tarfile.GNU_FORMAT) as tar:
         for name, content in files.items():
@@ -51,7 +51,7 @@ def tar_of(files: Mapping[str, bytes]) -> bytes:
 
 
 def _tar() -> dict[str, bytes]:
-    """An archive of pictures, and a long name."""
+    """Return an archive of pictures, one of them with a long name."""
     return {"images.tar": tar_of(dict.fromkeys(("a.jpg", "b" * 150 + ".jpg", "c.jpg"), _picture("JPEG")))}
 
 
@@ -68,12 +68,14 @@ def _shards() -> dict[str, bytes]:
 
 
 def images(folder: Path) -> None:
+    """Read all images, as training does."""
     found = load("imagenet", folder, size=8)
     for split in (found.train, found.test):
         split.read(torch.arange(len(split)))
 
 
 def every_member(folder: Path) -> None:
+    """Read all files in the archive."""
     (path,) = folder.iterdir()
     for member in members(path):
         read(member)

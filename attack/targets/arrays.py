@@ -1,4 +1,4 @@
-"""NumPy's files, and idx files packed with gzip."""
+"""NumPy files, and idx files compressed with gzip."""
 
 import gzip
 import io
@@ -30,7 +30,7 @@ TYPES = (
 
 
 def npy_file(content: bytes, random: Random) -> bytes:
-    """Another header, of the right length."""
+    """Replace the header by another of the right length."""
     length = content[8] + 256 * content[9]
     body = content[10 + length :]
     shape, kind = random.choice((*SHAPES, "(1, 8, 8)")), random.choice((*TYPES, "<f4"))
@@ -41,7 +41,7 @@ def npy_file(content: bytes, random: Random) -> bytes:
 
 
 def npz_file(content: bytes, random: Random) -> bytes:
-    """The same archive, with other content or another array in one of its files, or a bomb; checksums agree."""
+    """Change the content or the array in one file of the archive, or make it a bomb. Checksums are correct."""
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
     name = random.choice(sorted(members))
@@ -59,7 +59,7 @@ def npz_file(content: bytes, random: Random) -> bytes:
 
 
 def gzip_file(content: bytes, random: Random) -> bytes:
-    """Other bytes, packed again; or a bomb."""
+    """Change bytes and compress them again, or return a bomb."""
     if random.random() < 0.05:
         zeros = gzip.compress(bytes(2**20), 1)
         return zeros * random.choice((10, 2000))

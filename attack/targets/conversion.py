@@ -1,4 +1,4 @@
-"""What conversion reads: the run of a ReLU network, and the file of a converted one, from which a training starts."""
+"""Files that conversion reads: the run of a ReLU network, and the file of a converted network to start from."""
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,7 +18,7 @@ from rheobase.train.start import start_of
 
 RELU = ("neuron=relu", "timesteps=1")
 SPIKING = ("timesteps=2", "decay=1.0", "reset=soft", "batch_size=23")
-METHODS = ("spike-norm", "calibrated")  # by currents, and by activations
+METHODS = ("spike-norm", "calibrated")  # one by currents, one by activations
 IMAGES, TIMESTEPS = 8, 2
 
 
@@ -27,7 +27,7 @@ def _run() -> dict[str, bytes]:
 
 
 def convert(folder: Path) -> None:
-    """As `convert` does."""
+    """Convert, as the command `convert` does."""
     for method in METHODS:
         convert_run(Run(folder), method, TIMESTEPS, images=IMAGES)
 
@@ -44,7 +44,7 @@ def _converted() -> dict[str, bytes]:
 
 
 def start(folder: Path) -> None:
-    """As `train --from` does."""
+    """Start from the file, as `train --from` does."""
     (path,) = folder.iterdir()
     recipe = recipes.get("demo").changed(list(SPIKING))
     dataset = digits()

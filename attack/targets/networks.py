@@ -1,4 +1,4 @@
-"""Deployed networks: safetensors, ONNX and NIR files, and checkpoints of other code. What can be opened is run."""
+"""Deployed networks: safetensors, ONNX and NIR files, and checkpoints of other code. Networks that open are run."""
 
 import io
 import json
@@ -28,11 +28,11 @@ from rheobase.models import build
 from rheobase.tasks.open import input_dtype, open_as_it_is
 
 SIDE = 8
-LONGEST = 16  # timesteps: a file may ask for thousands, and then takes its time
+LONGEST = 16  # timesteps; a file may ask for thousands, which would take long
 
 
 def network() -> Network:
-    """A small network of every kind of layer, that says what it was trained on."""
+    """Return a small network with every kind of layer, which states what it was trained on."""
     torch.manual_seed(0)
     model = build("resnet8", num_classes=10, in_channels=1, image_size=SIDE).eval().requires_grad_(False)
     found = fold(model)
@@ -42,6 +42,7 @@ def network() -> Network:
 
 
 def quantised() -> Network:
+    """Return the same network in integers."""
     return quantize(network().double(), torch.rand(4, 1, SIDE, SIDE, dtype=torch.float64), 2)
 
 
@@ -66,14 +67,14 @@ def run(folder: Path) -> None:
 
 
 def same_header(content: bytes) -> bytes:
-    """A safetensors file whose header is the same whenever it is written."""
+    """Return a safetensors file with a sorted header, so that it is the same whenever it is written."""
     (length,) = unpack_from("<Q", content)
     text = json.dumps(json.loads(content[8 : 8 + length]), sort_keys=True).encode()
     return pack("<Q", len(text)) + text + content[8 + length :]
 
 
 def safetensors_file(content: bytes, random: Random) -> bytes:
-    """Another header, of the right length; or a wiring in it that is another JSON text."""
+    """Change the header, or the JSON of the wiring in it. Its length is correct."""
     (length,) = unpack_from("<Q", content)
     header, rest = json.loads(content[8 : 8 + length]), content[8 + length :]
     about = header.get("__metadata__", {})
@@ -88,12 +89,12 @@ def safetensors_file(content: bytes, random: Random) -> bytes:
 
 
 def onnx_file(content: bytes, random: Random) -> bytes:
-    """Another value in some field of some message; or a node or tensor that is there again and again."""
+    """Change the value of some field, or repeat a node or tensor."""
     import onnx as package
 
     model = package.load_from_string(content)
     for _ in range(random.choice((1, 1, 2))):
-        with suppress(IndexError, ValueError):  # what was cleared before is not there
+        with suppress(IndexError, ValueError):  # an earlier change may have cleared it
             _change_model(package, model, random)
     return model.SerializeToString()
 
@@ -117,7 +118,7 @@ def _change_model(package: Any, model: Any, random: Random) -> None:
 
 
 def _double(package: Any, graph: Any, random: Random) -> None:
-    """A value joined with itself, often enough to fill any memory."""
+    """Concatenate a value with itself, often enough to fill any memory."""
     name = random.choice(graph.node).output[0]
     for i in range(random.choice((3, 24, 40))):
         graph.node.append(package.helper.make_node("Concat", [name, name], [f"double{i}"], axis=1))
@@ -151,13 +152,13 @@ def _change_field(message: Any, random: Random) -> None:
                 value[random.randrange(len(value))] = new[type(value[0]).__name__]
             else:
                 setattr(message, described.name, new[type(value).__name__])
-        except (ValueError, IndexError, KeyError):  # out of what the field can hold
+        except (ValueError, IndexError, KeyError):  # outside the range of the field
             pass
         return
 
 
 def nir_file(content: bytes, random: Random) -> bytes:
-    """Another array or text at some place of the file, none, or one that stands for many."""
+    """Replace, remove, link or copy an array or text somewhere in the file."""
     import h5py
 
     with io.BytesIO(content) as memory:
@@ -165,7 +166,7 @@ def nir_file(content: bytes, random: Random) -> bytes:
             names: list[str] = []
             file.visit(names.append)
             for _ in range(random.choice((1, 1, 2))):
-                with suppress(KeyError, OSError):  # what was linked elsewhere before is not there
+                with suppress(KeyError, OSError):  # an earlier change may have removed or linked it
                     _change_dataset(h5py, file, random.choice(names), random)
         return memory.getvalue()
 
@@ -204,6 +205,7 @@ def _change_dataset(h5py: Any, file: Any, name: str, random: Random) -> None:
 
 
 def state(folder: Path) -> None:
+    """Read the weights of other code."""
     (path,) = folder.iterdir()
     read_state(path)
 

@@ -1,4 +1,4 @@
-"""Pictures of every format that is read."""
+"""Pictures of every supported format."""
 
 import io
 import zlib
@@ -19,7 +19,7 @@ POSTSCRIPT = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n(x) run showpage
 
 
 def png_file(content: bytes, random: Random) -> bytes:
-    """Another chunk, or other sizes; lengths and checksums agree."""
+    """Change a chunk or the sizes. Lengths and checksums are correct."""
     chunks, at = [], 8
     while at + 8 <= len(content):
         length, kind = unpack_from(">I4s", content, at)
@@ -44,7 +44,7 @@ def png_file(content: bytes, random: Random) -> bytes:
 
 
 def other_file(content: bytes, random: Random) -> bytes:
-    """What has this name, but is something else; or bytes that were damaged."""
+    """Replace the content by another format, or damage bytes."""
     return POSTSCRIPT if random.random() < 0.05 else damaged(content, random)
 
 
@@ -56,6 +56,7 @@ def _picture(kind: str, mode: str = "RGB") -> bytes:
 
 
 def look(folder: Path) -> None:
+    """Read the picture, as `predict` does."""
     (path,) = folder.iterdir()
     read(path, INFO)
 

@@ -1,4 +1,4 @@
-"""Recordings of event cameras, of every format: read with their damage left out, looked at, and cut into frames."""
+"""Recordings of event cameras in every format: read them without the damaged parts, summarise and slice them."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,14 +17,14 @@ SLICING = Slicing(window=0, timesteps=3, size=8, sensor="34x34")
 
 
 def look(folder: Path) -> None:
-    """As `recording` and `predict` do."""
+    """Read the recording, as `recording` and `predict` do."""
     (path,) = folder.iterdir()
     summary(read(path, size=(34, 34), on_error="skip"), 10_000)
     own_recording(path, SLICING)
 
 
 def packets(content: bytes, random: Random) -> bytes:
-    """AEDAT 4 whose packets are others, each of the length that it states; some of them bombs of Zstandard."""
+    """Change a packet of AEDAT 4, or make it a Zstandard bomb. Its length is correct."""
     start = len(aedat4.MAGIC) + 4 + unpack_from("<I", content, len(aedat4.MAGIC))[0]
     found, at = [], start
     while at + 8 <= len(content):

@@ -1,4 +1,4 @@
-"""The folder of a run: its JSON files, its metrics, and a checkpoint whose sums agree with what is in it."""
+"""The folder of a run: its JSON files, its metrics, and a checkpoint, also with correct checksums."""
 
 import hashlib
 from functools import cache
@@ -17,12 +17,12 @@ from rheobase.train import fit
 from rheobase.train.checkpoint import SUMS
 from rheobase.train.runs import Run, load_network
 
-LONGEST = 16  # timesteps: a run may have any number, and then takes its time
+LONGEST = 16  # timesteps; a run may ask for any number, which would take long
 
 
 @cache
 def run_files(*settings: str) -> dict[str, bytes]:
-    """Of a run of one epoch on the digits."""
+    """Return the files of a run of one epoch on the digits."""
     recipe = recipes.get("demo").changed(["epochs=1", "batch_size=1000", *settings])
     with TemporaryDirectory() as folder:
         run = fit(recipe, out=Path(folder) / "run", device="cpu")
@@ -39,7 +39,7 @@ def _weights() -> dict[str, bytes]:
 
 
 def records(folder: Path) -> None:
-    """What `compare` reads, and the start of whoever opens the run."""
+    """Read what `compare` reads, and what every command reads first."""
     compare([folder])
     run = Run(folder)
     _ = run.start, run.parts, run.data_path(None)
@@ -47,7 +47,7 @@ def records(folder: Path) -> None:
 
 @torch.no_grad()
 def weights(folder: Path) -> None:
-    """Show the trained network an image of its data set."""
+    """Run the trained network on an image of its dataset."""
     run = Run(folder)
     network = load_network(run)
     dtype = next(network.parameters()).dtype
@@ -56,7 +56,7 @@ def weights(folder: Path) -> None:
 
 
 def sums(folder: Path) -> None:
-    """Let the sums of every checkpoint agree with its files."""
+    """Correct the checksums of every checkpoint."""
     for path in (folder / "checkpoints").iterdir():
         files = (file for file in sorted(path.iterdir()) if file.name != SUMS)
         lines = [f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.name}\n" for file in files]

@@ -1,4 +1,4 @@
-"""Folders of official data sets, and what is prepared of them: every file in them is damaged, lists and tables too."""
+"""Folders of official datasets, and the files prepared from them. Every file is damaged, including lists and tables."""
 
 import gzip
 import hashlib
@@ -26,16 +26,16 @@ from rheobase.extras import need
 from tests.data import recordings
 from tests.data.test_cifar import write as write_cifar
 
-CACHE = "cache"  # a folder of prepared slices beside the data: each case has its own
+CACHE = "cache"  # a folder of prepared slices beside the data; each case has its own
 FRAMES = torch.arange(5 * 3 * 2 * 4 * 4, dtype=torch.uint8).view(5, 3, 2, 4, 4)
 
 
-# ---- CIFAR: files whose checksums are not the official ones are refused, so checksums are those of small files
+# ---- CIFAR: files without the official checksums are refused, so the checksums are replaced by those of small files
 
 
 @cache
 def _cifar(form: int) -> dict[str, bytes]:
-    """CIFAR-10 and CIFAR-100, as binary files or as pickles."""
+    """Return CIFAR-10 and CIFAR-100, as binary files or as pickles."""
     with TemporaryDirectory() as place:
         for name, layouts in cifar.LAYOUTS.items():
             for first in (True, False):
@@ -44,7 +44,7 @@ def _cifar(form: int) -> dict[str, bytes]:
 
 
 def _with_sums(form: int, files: Mapping[str, bytes]) -> dict[str, tuple[cifar.Layout, ...]]:
-    """The layouts, with the checksums of these files."""
+    """Return the layouts with the checksums of these files."""
 
     def md5(layout: cifar.Layout, name: str) -> str:
         return hashlib.md5(files[f"{layout.folder}/{name}"], usedforsecurity=False).hexdigest()
@@ -63,6 +63,7 @@ def _with_sums(form: int, files: Mapping[str, bytes]) -> dict[str, tuple[cifar.L
 
 
 def both_cifars(form: int, folder: Path, *, sums_agree: bool = False) -> None:
+    """Load CIFAR-10 and CIFAR-100. If `sums_agree`, accept the checksums of damaged files."""
     files = _cifar(form)
     if sums_agree:
         files = {name: (folder / name).read_bytes() for name in files}
@@ -75,7 +76,7 @@ def both_cifars(form: int, folder: Path, *, sums_agree: bool = False) -> None:
 
 
 def table(content: bytes, random: Random) -> bytes:
-    """Another value in a row, or another row."""
+    """Change a value in a row, or add a row."""
     rows = [line.split(b",") for line in content.splitlines()]
     row = random.choice(rows)
     values = (
@@ -106,6 +107,7 @@ def _gestures() -> dict[str, bytes]:
 
 
 def gestures(folder: Path) -> None:
+    """Load DVS-Gesture and read all frames."""
     with patch.dict(os.environ, {"RHEOBASE_CACHE": str(folder / CACHE)}):
         found = load("dvsgesture", folder, size=8, timesteps=3)
     for split in (found.train, found.test):
@@ -116,7 +118,7 @@ def gestures(folder: Path) -> None:
 
 
 def packed_tar(content: bytes, random: Random) -> bytes:
-    """Another header in the archive, or other bytes, packed again."""
+    """Change a header or bytes in the archive, and compress it again."""
     return gzip.compress(random.choice((tar_file, damaged))(gzip.decompress(content), random), 1)
 
 
@@ -135,19 +137,21 @@ def _ilsvrc() -> dict[str, bytes]:
 
 
 def imagenet(folder: Path) -> None:
+    """Load ImageNet from its archives and read all images."""
     with patch.dict(os.environ, {"RHEOBASE_CACHE": str(folder / CACHE)}):
         images(folder)
 
 
-# ---- prepared slices: what is damaged is made again, and never taken for whole
+# ---- prepared slices: damaged ones are made again, and never used
 
 
 def slices(folder: Path) -> None:
+    """Read prepared slices, and check that damaged ones are not used."""
     with patch.dict(os.environ, {"RHEOBASE_CACHE": str(folder)}):
         job = partial(prepared.Recordings, FRAMES, [7] * 5, [0.5] * 5)
         found = prepared.prepared("attacked", tuple(FRAMES.shape), {}, (), [job])
     if not torch.equal(found.frames, FRAMES) or found.events != [7] * 5:
-        raise RuntimeError("damaged slices were taken for whole ones")
+        raise RuntimeError("damaged slices were used")
 
 
 def _slices() -> Mapping[str, bytes]:

@@ -1,3 +1,3 @@
 """Train deep spiking neural networks directly (STBP-tdBN)."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

@@ -9,7 +9,8 @@ from rheobase.analysis.fanout import fan_out
 from rheobase.analysis.operations import ADDITION_PICOJOULE, MAC_PICOJOULE, operations
 from rheobase.analysis.sizes import neurons
 from rheobase.deploy import fold
-from rheobase.deploy.network import LIF, Network, Scale, linear
+from rheobase.deploy.network import Network
+from rheobase.deploy.nodes import LIF, Scale, linear
 from rheobase.models import build
 from rheobase.models.blocks import DenseHead, MSBlock, SEWBlock
 from tests.deploy.networks import styled

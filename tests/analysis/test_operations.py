@@ -8,7 +8,8 @@ from rheobase.analysis.sizes import synapses
 from rheobase.deploy import fold
 from rheobase.deploy.formats.nir import to_graph
 from rheobase.deploy.lower import diagonal
-from rheobase.deploy.network import INPUT, LIF, Network, Scale, linear
+from rheobase.deploy.network import INPUT, Network
+from rheobase.deploy.nodes import LIF, Scale, linear
 from rheobase.deploy.simulate import simulate
 from rheobase.models import build
 from rheobase.models.blocks import DenseHead, GlobalHead, MSBlock, PooledBlock, SEWBlock, SEWBottleneck

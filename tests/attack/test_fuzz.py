@@ -41,7 +41,7 @@ def test_a_process_that_dies_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> No
 def test_without_atheris_it_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(fuzz, "installed", lambda package: package != "atheris")
     assert fuzz.attack(False, 0).as_dict()["problems"] == []
-    assert "left out: it needs the package atheris" in capsys.readouterr().out
+    assert "skipped: it needs the package atheris" in capsys.readouterr().out
 
 
 @pytest.mark.skipif(not installed("atheris"), reason="needs atheris")

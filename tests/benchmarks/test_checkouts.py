@@ -52,7 +52,7 @@ def test_a_contender_from_another_checkout(other: Path) -> None:
 
 
 def test_a_folder_without_the_package(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="has no rheobase in it"):
+    with pytest.raises(ValueError, match="does not contain rheobase"):
         checkouts.source_folder(tmp_path)
 
 

@@ -50,9 +50,9 @@ def test_half_a_line_of_metrics_is_no_epoch(tmp_path: Path) -> None:
 
 
 def test_a_training_that_fails_or_is_too_short_is_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"^the training failed: error: .*no_such_recipe"):
+    with pytest.raises(ValueError, match=r"^the run failed: error: .*no_such_recipe"):
         exactness.train(["no_such_recipe"], tmp_path / "a")
-    with pytest.raises(ValueError, match="ended before it could be killed after epoch 9; take more --epochs"):
+    with pytest.raises(ValueError, match="ended before it could be killed after epoch 9; use more --epochs"):
         exactness.train([*SMALL, "--set", "epochs=1"], tmp_path / "b", kill_after=9)
 
 

@@ -10,8 +10,10 @@ import time
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from rheobase import __version__
+from rheobase.cli import app
 from rheobase.models import MODELS
 from rheobase.recipes import RECIPES
 from tests.cli.here import Here
@@ -30,6 +32,15 @@ def table(output: str) -> dict[str, list[str]]:
 
 def test_version(here: Here) -> None:
     assert here("--version") == (0, f"rheobase {__version__}\n", "")
+
+
+def test_a_shell_completes_commands_and_options() -> None:
+    def completed(words: str) -> list[str]:
+        typed = {"COMP_WORDS": words, "COMP_CWORD": str(words.count(" ")), "_RHEOBASE_COMPLETE": "complete_bash"}
+        return CliRunner().invoke(app, [], prog_name="rheobase", env=typed).output.split()
+
+    assert completed("rheobase tr") == ["train"]
+    assert completed("rheobase plan --gp") == ["--gpus"]
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["demo", "--help"], ["--version"]])

@@ -81,6 +81,30 @@ def test_int8_is_exact_in_the_simulator(run):
     assert "1 image(s): 0 spikes differ" in output  # random weights: nothing is said about the accuracy
 
 
+def test_weights_of_16_bits_are_exact_too(run):
+    for kind in ("nir", "onnx"):
+        assert call("export", run, "--to", kind, "--int16").exit_code == 0
+        output = call("verify", run / f"network-int16.{kind}", run, "--images", 4).output
+        assert "NOT" not in output
+    with pytest.raises(ValueError, match="give --int8 or --int16"):
+        call("export", run, "--to", "nir", "--int8", "--int16")
+
+
+@pytest.mark.parametrize("bits", [8, 16])
+def test_integers_that_lose_too_much_name_what_helps(run, tmp_path, monkeypatch, bits):
+    monkeypatch.setattr("rheobase.tasks.verify.LOSS_INT8", -1.0)  # nothing is accurate enough
+    for kind, suffix in (("native", "safetensors"), ("onnx", "onnx")):
+        file = tmp_path / f"net.{suffix}"
+        call("export", run, "--to", kind, f"--int{bits}", "--out", file)
+        result = call("verify", file, run, "--images", 4, "--device", "cpu")
+        assert result.exit_code == 1
+        assert "verdict: less accurate than the trained network" in result.output
+        hints = " ".join(result.output.split("next:")[1].split())
+        again = f"rheobase export {run} --to {kind}"
+        finer = f"{again} --int16 weights of 16 bits: fewer spikes change "
+        assert hints == f"{finer if bits == 8 else ''}{again} floating point: nothing is lost"
+
+
 def test_integers_that_take_long_are_told_of(run, here, monkeypatch):
     command = ["export", str(run), "--to", "nir", "--int8", "--device", "cpu", "--out", "a.nir"]
     monkeypatch.setattr(common, "PATIENCE", inf)  # a few seconds need no word
@@ -197,7 +221,9 @@ def test_predict_from_run_and_files(run, tmp_path):
         rows.append([line.split(": ")[1] for line in result.output.splitlines()])
     assert all(row == rows[0] for row in rows[:4])  # int8 may differ
     assert len(rows[4]) == 1
-    with pytest.raises(ValueError, match=r"network\.onnx is an ONNX file, which runs on the CPU; use --device cpu"):
+    with pytest.raises(
+        ValueError, match=r"network\.onnx is an ONNX file, which runs only on the CPU; use --device cpu"
+    ):
         call("predict", run / "network.onnx", tmp_path / "five.npy", "--device", "cuda")
 
 
@@ -303,7 +329,7 @@ def test_convert_then_export_verify_and_predict(relu, tmp_path):
     assert result.exit_code == 0, result.output
     np.save(tmp_path / "image.npy", np.zeros((1, 8, 8), np.float32))
     assert "%" in call("predict", made, tmp_path / "image.npy").output
-    with pytest.raises(ValueError, match="whose neurons know no soft reset"):
+    with pytest.raises(ValueError, match="whose neurons cannot have a soft reset"):
         call("export", made, "--to", "nir", "--out", tmp_path / "network.nir")
     assert not (tmp_path / "network.nir").exists()
 
@@ -334,5 +360,5 @@ def test_what_needs_spikes_says_of_a_relu_network_to_convert_it(relu, here, argu
 
 
 def test_only_relu_networks_are_converted(run):
-    with pytest.raises(ValueError, match="are no ReLU; give a network that was trained with neuron=relu"):
+    with pytest.raises(ValueError, match="are not ReLUs; give a network that was trained with neuron=relu"):
         call("convert", run, "--method", "rmp", "--timesteps", 5)

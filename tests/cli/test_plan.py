@@ -50,11 +50,20 @@ def test_plan_as_json(here: Here) -> None:
     assert [p["gpus"] for p in found["scale"]["predictions"]] == [1, 2, 3]
 
 
+def test_a_cpu_is_timed_for_itself_only(here: Here) -> None:
+    alone, many = (document(here, *SMALL, *gpus)["seconds"] for gpus in ((), ("--gpus", "2")))
+    assert alone["step"] > 0
+    assert many is None
+    assert ", measured: about " in here(*SMALL)[1]
+
+
 def test_the_table_shows_every_setting_and_says_where_it_comes_from(here: Here) -> None:
     code, output, messages = here(*SMALL, "--gpus", "4", "--nodes", "3", "--link", "2.5", "--latency", "40")
     assert (code, messages) == (0, "")
     rows = [line.split() for line in output.splitlines() if line.rstrip().endswith("estimated")]
     assert [row[0] for row in rows] == ["1", "2", "4", "2", "3"]
+    assert ", measured: about " not in output
+    assert "does not fit" not in output
     assert [row[:4] for row in rows[-2:]] == [["2", "x", "4", "8"], ["3", "x", "4", "6"]]
     _, _, predicted = output.partition("NVIDIA H200, predicted")
     assert max(map(len, predicted.splitlines())) <= 80
@@ -88,8 +97,11 @@ def test_what_does_not_fit_is_marked_and_a_gpu_here_sets_the_pace(capsys: pytest
         (["--nodes", "-1"], "gpus, nodes: expected 1 or more of each, got 1 and -1"),
         (["--nodes", "2", "--link", "0"], "link: expected GB/s above 0, got 0"),
         (["--nodes", "2", "--latency", "nan"], "latency: expected microseconds, 0 or more, got nan"),
-        (["--gpus", "2", "--link", "10"], "link and latency are those between nodes: give them with --nodes 2"),
-        (["--gpus", "8", "--nodes", "9"], "72 GPUs need at least as many images in a batch, there are 64: take fewer"),
+        (
+            ["--gpus", "2", "--link", "10"],
+            "link and latency are for the network between nodes; use them with --nodes 2",
+        ),
+        (["--gpus", "8", "--nodes", "9"], "72 GPUs need at least as many images in a batch, got 64; use fewer"),
         (["--memory", "inf"], "--memory: expected at least 1 GiB, got inf"),
         (["--memory", "nan"], "--memory: expected at least 1 GiB, got nan"),
         (["--memory", "0.5"], "--memory: expected at least 1 GiB, got 0.5"),

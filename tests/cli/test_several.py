@@ -119,9 +119,9 @@ def test_the_same_command_again_is_right(here: Here) -> None:
     assert "epoch 2/2" in here(*shlex.split(advice)[1:], "--out", "tuned")[1]
     code, _, messages = here(*command, "--seed", "7")
     assert code == 1
-    assert messages.startswith("error: run holds a run of another recipe: seed is 0 there and 7 here; go on with")
+    assert messages.startswith("error: run holds a run of another recipe: seed is 0 there and 7 here; continue with")
     code, _, messages = here("train", "demo", *SETTINGS, "--seeds", "1,2", "--out", "run", "--continue")
-    assert (code, messages) == (1, "error: run is one run, not a folder for several; choose another\n")
+    assert (code, messages) == (1, "error: run is a single run, not a folder for several runs; choose another\n")
 
 
 def test_seeds_on_held_out_images_say_so(here: Here) -> None:
@@ -153,7 +153,7 @@ def test_after_a_relu_network_comes_its_conversion(here: Here, neuron: str, meth
         (["demo", "--seeds", "1,1"], "--seeds: expected different whole numbers separated by commas, got '1,1'"),
         (["demo", "--seeds", "1;2"], "--seeds: expected different whole numbers"),
         (["demo", "--seeds", "-1"], "--seeds: expected different whole numbers"),
-        (["demo", "--seeds", "1", "--out", "full"], "full is not an empty folder; choose another, or go on"),
+        (["demo", "--seeds", "1", "--out", "full"], "full is not an empty folder; choose another, or add --continue"),
         (["demo", "--seeds", "1,2", "--set", "data=mine"], "unknown dataset 'mine'"),
         (["demo", "--out", "full", "--continue"], "full is not an empty folder"),
     ],
@@ -212,7 +212,7 @@ def test_compare_as_json(here: Here) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["none"], "none is not a folder; give folders of runs, or one that holds them"),
+        (["none"], "none is not a folder; give the folders of runs, or a folder that holds them"),
         (["."], "no run in .: neither it nor a folder below it has a recipe.json"),
         ([".", "--html", "page.txt"], "page.txt: expected a file name that ends in .html"),
     ],

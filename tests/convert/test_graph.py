@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from rheobase.convert.graph import Choice, Neurons, _scaled, heights, layers_of, relu_graph, spiking
-from rheobase.deploy.network import LIF, Scale
+from rheobase.deploy.nodes import LIF, Scale
 from rheobase.models import (
     BasicBlock,
     Bottleneck,
@@ -103,11 +103,11 @@ class Direct(nn.Module):
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
-        (lambda: build("resnet8"), r"the neurons of soma \(Soma\) are no ReLU; give a network that was trained with"),
-        (lambda: relu_net(soma=Doubled), r"the neurons of soma \(Doubled\) are no ReLU"),
+        (lambda: build("resnet8"), r"the neurons of soma \(Soma\) are not ReLUs; give a network that was trained with"),
+        (lambda: relu_net(soma=Doubled), r"the neurons of soma \(Doubled\) are not ReLUs"),
         (Pooling, r"pool \(MaxPool2d\) takes the largest of several inputs, .* train the network with average pooling"),
         (lambda: relu_net(SEWBlock), r"adds outputs of several layers \(.*\), whose spikes stand for different values"),
-        (Direct, "'second' reads the spikes of 'first' without a synapse between; put one there"),
+        (Direct, "'second' reads the spikes of 'first' without a synapse in between; add one"),
     ],
 )
 def test_what_cannot_be_converted(make: type[nn.Module], sentence: str) -> None:

@@ -84,12 +84,12 @@ def test_a_potential_at_the_start_is_spread_over_the_steps() -> None:
 
 def test_other_networks_are_refused() -> None:
     network, x = convert(relu_net(), "data-norm", 4, images(5, 2, 8)), [images(5, 2, 8)]
-    with pytest.raises(ValueError, match=r"^its layers of neurons are others$"):
+    with pytest.raises(ValueError, match=r"^its layers of neurons differ$"):
         unfold(network, build("plain5", image_size=8), x, 4)
-    with pytest.raises(ValueError, match=r"^the synapses of .* have other shapes$"):
+    with pytest.raises(ValueError, match=r"^the synapses of .* differ in shape$"):
         unfold(network, relu_net(soma=Soma, **IF).apply(_narrower), x, 4)
     currents = convert(relu_net(MSBlock), "data-norm", 4, images(5, 2, 8))
-    with pytest.raises(ValueError, match="does not normalise, so no weights can be taken out of its currents"):
+    with pytest.raises(ValueError, match="does not normalise its input, so tdBN cannot be put back"):
         unfold(currents, relu_net(MSBlock, soma=Soma, **IF), x, 4)
 
 

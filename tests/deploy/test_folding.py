@@ -6,7 +6,8 @@ from rheobase.analysis.variants import NeuNorm, NoNorm, StepNorm, UnitAlpha, Uns
 from rheobase.deploy.agreement import agreement, record
 from rheobase.deploy.folding import fold
 from rheobase.deploy.formats import nir
-from rheobase.deploy.network import LIF, Network, Scale, node_name
+from rheobase.deploy.network import Network, node_name
+from rheobase.deploy.nodes import LIF
 from rheobase.models import MODELS, BasicBlock, build
 from rheobase.nn import AvgPool2d, Conv2d, ReluSoma, Soma, TdBN, somas
 from tests.deploy.networks import SMALL, images, randomise, tiny, trained_like
@@ -73,34 +74,6 @@ def test_sequence_and_static_input():
     assert_identical(model, network, sequence, None)
     still = images(3, 2, 7)
     torch.testing.assert_close(network(still, 4), network(still.expand(4, -1, -1, -1, -1)), rtol=0, atol=0)
-
-
-def test_equation_9_and_10_by_hand():
-    model = tiny()
-    soma = model.soma
-    soma.weight.fill_(-3.0)
-    soma.bias.fill_(0.125)
-    soma.running_mean.fill_(2.0)
-    soma.running_var.fill_(4.0 - soma.eps)
-    stem = fold(model).nodes["stem"]
-    # lambda * alpha * v_th / sqrt(var + eps) = -3 * 1 * 0.5 / 2
-    torch.testing.assert_close(stem.weight, -0.75 * model.stem.weight)
-    torch.testing.assert_close(stem.bias, torch.full((4,), -0.75 * (0 - 2) + 0.125, dtype=torch.float64))
-
-
-def test_identity_shortcut_is_a_scale_with_half_the_variance():
-    model = tiny()
-    soma = model.body[0].soma2
-    for p, value in ((soma.weight, 1.0), (soma.bias, 0.25), (soma.running_mean, 0.0)):
-        p.fill_(value)
-    soma.running_var.fill_(1.0 - soma.eps)
-    network = fold(model)
-    shortcut, conv = network.nodes["body_0_shortcut"], network.nodes["body_0_conv2"]
-    assert isinstance(shortcut, Scale)
-    torch.testing.assert_close(shortcut.weight, torch.full((4,), 0.5 / 2**0.5, dtype=torch.float64))
-    assert shortcut.bias is None  # both biases sit on the first branch
-    torch.testing.assert_close(conv.bias, torch.full((4,), 0.5, dtype=torch.float64))
-    assert network.inputs["body_0_soma2"] == ("body_0_conv2", "body_0_shortcut")
 
 
 def test_convolutions_with_bias_and_three_branches():
@@ -188,7 +161,7 @@ def test_an_operation_that_cannot_be_mapped_is_named():
             return self.inner(s) * 2
 
     for block, words in [
-        (Doubled(), "'add' in body.0 .* adds what is in the sum already"),
+        (Doubled(), "'add' in body.0 .* adds the same value twice"),
         (Conditional(), "body.0"),
         (Wrapper(), "'mul' in body.0"),
     ]:
@@ -277,7 +250,7 @@ def test_layers_may_be_called_input_and_output(names):
 
 
 def test_a_node_cannot_be_called_input():
-    with pytest.raises(ValueError, match="node 'input': the name is that of the network's own input"):
+    with pytest.raises(ValueError, match="node 'input': this is the name of the network's input"):
         Network({"input": nn.Flatten()}, {"input": ["input"]})
 
 
@@ -333,7 +306,7 @@ def test_a_network_that_yields_a_sum_is_refused():
             s = self.soma(self.stem(x)).mean((-2, -1))
             return self.a(s) + self.b(s)
 
-    with pytest.raises(ValueError, match=r"^fold: expected one layer that yields the logits, got a, b$"):
+    with pytest.raises(ValueError, match=r"^fold: expected one layer that computes the logits, got a, b$"):
         fold(TwoHeads())
 
 
@@ -342,7 +315,7 @@ def test_normalisations_of_their_own_kind_are_refused():
         def current(self, *xs):
             return super().current(*xs) / 2
 
-    with pytest.raises(ValueError, match=r"^fold: 1 \(Half\) computes in a way of its own"):
+    with pytest.raises(ValueError, match=r"^fold: 1 \(Half\) overrides the computation of its base class"):
         fold(nn.Sequential(Conv2d(2, 3, 3), Half(3), Soma(3, normalize=False)))
     with pytest.raises(ValueError, match=r"^fold: 1 expects 2 branches, got 1$"):
         fold(nn.Sequential(Conv2d(2, 3, 3), TdBN(3, branches=2), Soma(3, normalize=False)))

@@ -6,7 +6,8 @@ from rheobase.deploy.agreement import agreement, record
 from rheobase.deploy.convolution import FrozenConv2d
 from rheobase.deploy.folding import fold
 from rheobase.deploy.lower import diagonal, lower, node_shapes
-from rheobase.deploy.network import INPUT, LIF, Network, Scale
+from rheobase.deploy.network import INPUT, Network
+from rheobase.deploy.nodes import LIF, Scale
 from tests.deploy.networks import images, tiny
 
 
@@ -62,7 +63,7 @@ def test_pools_disappear_into_the_kernel_behind_them(nodes):
 
 @pytest.mark.parametrize("pool", [nn.AvgPool2d(2), nn.AvgPool2d(3, 1)], ids=["a row is left over", "overlapping"])
 def test_pools_that_would_show_their_padding_are_refused(pool):
-    with pytest.raises(ValueError, match=r"^'1': a convolution with padding behind pools of . every . of 7 pixels"):
+    with pytest.raises(ValueError, match=r"^'1': a padded convolution after a pool \(window ., stride ., 7 pixels"):
         lower(chain(pool, nn.Conv2d(3, 5, 3, padding=1)), (3, 7, 7))
 
 
@@ -90,9 +91,9 @@ def test_a_synapse_that_reads_pooled_and_other_spikes_becomes_two():
 def test_what_is_no_convolution_is_named():
     with pytest.raises(ValueError, match=r"^'2': these neurons read from a pool"):
         lower(chain(nn.Conv2d(2, 3, 3), nn.AvgPool2d(2), LIF(0.25, torch.ones(3))), (2, 8, 8))
-    with pytest.raises(ValueError, match=r"^'1' yields the logits, but cannot be one convolution"):
+    with pytest.raises(ValueError, match=r"^'1' computes the logits, but is not one convolution"):
         lower(chain(nn.Conv2d(2, 3, 3), nn.AdaptiveAvgPool2d(1)), (2, 8, 8))
-    with pytest.raises(ValueError, match=r"^'1': a convolution behind AdaptiveAvgPool2d"):
+    with pytest.raises(ValueError, match=r"^'1': a convolution after AdaptiveAvgPool2d"):
         lower(chain(nn.AdaptiveAvgPool2d(1), nn.Conv2d(2, 3, 1)), (2, 8, 8))
 
 

@@ -4,7 +4,8 @@ from torch import nn
 
 from rheobase.deploy.folding import fold
 from rheobase.deploy.lower import node_shapes
-from rheobase.deploy.network import INPUT, LIF, Network, Scale
+from rheobase.deploy.network import INPUT, Network
+from rheobase.deploy.nodes import LIF, Scale
 from rheobase.deploy.shapes import outputs, shapes
 from rheobase.models import build
 from tests.deploy.networks import SMALL, tiny, trained_like

@@ -37,8 +37,8 @@ def spans(document: Path) -> list[str]:
 def command_lines(document: Path) -> Iterator[list[str]]:
     """The commands of ours in its blocks, as words; what follows two spaces or # is a remark."""
     for kind, block in BLOCK.findall(document.read_text()):
-        for line in block.replace("\\\n", " ").splitlines() if kind in ("", "console", "sh") else ():
-            command = re.sub(r"(?<=\S)\s{2,}(?!-).*", "", line.strip())
+        for line in block.replace("\\\n", " ").splitlines() if kind in ("", "bash", "console", "sh") else ():
+            command = re.sub(r"(?<=\S)(?:\s{2,}(?!-).*| &)$", "", line.strip())
             if found := re.match(r"(?:rheobase|torchrun .* -m rheobase) (.*)", command):
                 yield shlex.split(found[1], comments=True)
 

@@ -1,8 +1,11 @@
 """The tutorials do what they say: their Python and their commands are run, from top to bottom, in an empty folder."""
 
 import io
+import os
 import re
 import shlex
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import redirect_stdout
 from importlib import import_module
@@ -17,6 +20,7 @@ from tests.deploy.executors import quiet
 from tests.story.plugin import Command
 
 pytestmark = pytest.mark.slow
+PATIENCE = 300.0  # seconds for a block; the machine may be busy
 TUTORIALS = Path(__file__).parents[2] / "docs" / "tutorials"
 # Each has a block of its own in hardware.md, which prints this name.
 OTHERS = {"onnxruntime": "ONNX Runtime", "snntorch": "snnTorch", "spikingjelly": "SpikingJelly", "norse": "Norse"}
@@ -31,7 +35,7 @@ def _place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def blocks(name: str) -> Iterator[tuple[str, str]]:
     """Kind and content of the blocks that are to be run; commands that take long stand in others."""
     text = (TUTORIALS / f"{name}.md").read_text()
-    yield from re.findall(r"^```(python|console)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    yield from re.findall(r"^```(python|console|bash)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
 
 
 def follow(name: str, rheobase: Command, without: tuple[str, ...] = ()) -> tuple[dict[str, Any], dict[str, str]]:
@@ -47,11 +51,43 @@ def follow(name: str, rheobase: Command, without: tuple[str, ...] = ()) -> tuple
             with quiet(), redirect_stdout(io.StringIO()) as out:  # other libraries may warn
                 exec(compile(block, f"{name}.md", "exec"), known)
             printed[""] += out.getvalue()
+        if kind == "bash":
+            printed[block] = script(block)
         for line in block.splitlines() if kind == "console" else ():
             code, words, err = rheobase(*shlex.split(line)[1:])
             assert code == 0, f"{line}: {err}"
             printed[line] = words
     return known, printed
+
+
+def script(block: str) -> str:
+    """Run a block in a shell with the commands of this Python, and return everything that it prints."""
+    commands = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-e", "-c", block],
+        env=os.environ | {"PATH": commands, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=PATIENCE,
+    )
+    assert done.returncode == 0, f"{block}: {done.stdout}"
+    return done.stdout
+
+
+def test_cluster(rheobase: Command) -> None:
+    _, printed = follow("cluster", rheobase)
+    first, stopped, again = (words for block, words in printed.items() if "torchrun" in block)
+    assert "epoch 3/3" in first
+    assert re.search(r"stopped at step \d+ of 69", stopped), stopped
+    assert "epoch 1/3" in stopped
+    assert "epoch 3/3" not in stopped, "the signal came too late"
+    assert "epoch 1/3" not in again
+    assert "epoch 3/3" in again
+    assert printed[""] == "same weights: True\n"
+    assert Run(Path("runs/stopped")).rows()[-1]["test_accuracy"] > 0.5
+    (planned,) = (out for line, out in printed.items() if line.startswith("rheobase plan"))
+    assert "4 x 8" in planned
 
 
 def test_pictures(rheobase: Command) -> None:

@@ -1,8 +1,8 @@
-"""Compile the Triton kernels ahead of time, without a GPU: python tests/compile_kernels.py 80 90
+"""Compile the Triton kernels ahead of time, without a GPU: python tests/kernels/compile_kernels.py 80 90
 
-Run as a process of its own, since Triton reads TRITON_INTERPRET when a kernel is defined. The launchers are called
-with tensors on the CPU, and each launch is replaced by a compilation for the architectures named: the variants are
-the ones that real calls would make.
+This runs in a process of its own, because Triton reads TRITON_INTERPRET when a kernel is defined. The launchers are
+called with tensors on the CPU. Each launch is replaced by a compilation for the given architectures, so the variants
+are those of real calls.
 """
 
 import sys
@@ -15,7 +15,7 @@ from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
 
 from rheobase.kernels import triton as launchers
-from rheobase.kernels import triton_kernels as kernels
+from rheobase.kernels import triton_kernels, triton_qcfs
 from rheobase.kernels.bare import BareNeurons
 from rheobase.kernels.fused import Constants, Neurons
 
@@ -27,7 +27,7 @@ VARIANTS: list[tuple[int, int, torch.dtype, Constants, Any]] = [
     for branches in (1, 2)
     for dtype in (torch.bfloat16, torch.float32)
 ]
-VARIANTS += [  # other neurons; the last two differ in what was learnt alone
+VARIANTS += [  # other neurons; the last two differ only in the learnt decay
     (4, 2, torch.bfloat16, PAPER._replace(surrogate="triangle", reset="soft"), None),
     (4, 1, torch.bfloat16, PAPER._replace(surrogate="sigmoid", reset_gradient=False), None),
     (40, 1, torch.bfloat16, PAPER._replace(surrogate="atan", reset="soft", reset_gradient=False), 0.5),
@@ -39,6 +39,7 @@ BARE: list[tuple[int, torch.dtype, bool, int | None]] = [
     (40, torch.float32, True, None),
     (4, torch.float64, True, 6),
 ]
+QCFS: list[tuple[torch.dtype, int]] = [(torch.bfloat16, 4), (torch.float32, 8), (torch.float64, 1)]
 
 
 class Compile:
@@ -76,9 +77,10 @@ class Compile:
 
 
 def main(architectures: list[int]) -> None:
-    for name, value in list(vars(kernels).items()):
-        if isinstance(value, JITFunction) and name.endswith("_kernel"):
-            setattr(kernels, name, Compile(value, architectures))
+    for module in (triton_kernels, triton_qcfs):
+        for name, value in list(vars(module).items()):
+            if isinstance(value, JITFunction) and name.endswith("_kernel"):
+                setattr(module, name, Compile(value, architectures))
     for steps, branches, dtype, constants, decay in VARIANTS:
         print(f"T={steps} branches={branches} {dtype} {constants} {decay}", flush=True)  # noqa: T201
         xs = [
@@ -100,8 +102,13 @@ def main(architectures: list[int]) -> None:
         x = torch.zeros(steps, 2, 128, dtype=dtype)
         vector = torch.ones(128, dtype=torch.promote_types(dtype, torch.float32))
         maybe = vector if filled else None
-        launchers.integrate([x], BareNeurons([maybe], maybe, vector, maybe, maybe, 0.25, 0.0, "hard", bits))
-        launchers.integrate([x, x], BareNeurons([None, maybe], vector, vector, None, None, 0.25, 0.1, "soft", bits))
+        launchers.integrate([x], BareNeurons([maybe], maybe, vector, maybe, maybe, 0.25, "hard", bits))
+        launchers.integrate([x, x], BareNeurons([None, maybe], vector, vector, None, None, 0.25, "soft", bits))
+    for dtype, levels in QCFS:
+        print(f"T=1 qcfs {dtype} {levels}", flush=True)  # noqa: T201
+        x, threshold = torch.zeros(4096, dtype=dtype), torch.ones((), dtype=torch.promote_types(dtype, torch.float32))
+        triton_qcfs.forward(x, threshold, levels)
+        triton_qcfs.backward(x, x, threshold, levels)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from rheobase import kernels
-from rheobase.deploy.network import LIF, Left
+from rheobase.deploy.nodes import LIF, Left
 
 N, C, H, W = 2, 17, 3, 5
 
@@ -120,4 +120,4 @@ def test_the_operator_is_well_formed() -> None:
     xs = [torch.randn(4, N, C, H, W), channels_last(torch.randn(4, N, C, H, W))]
     vectors = ([None, torch.rand(C)], torch.rand(C), torch.rand(C), torch.rand(C), None)
     for order in (xs, xs[::-1]):
-        torch.library.opcheck(torch.ops.rheobase.integrate, (order, *vectors, 0.0, 0.1, "soft", None))
+        torch.library.opcheck(torch.ops.rheobase.integrate, (order, *vectors, 0.0, "soft", None))

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 import torch
 
 from rheobase import kernels, models
-from rheobase.nn import ReferenceSoma
+from rheobase.nn import ReferenceSoma, Soma
 
 
 @pytest.mark.slow
@@ -21,11 +22,13 @@ def test_compiles_ahead_of_time(architecture: str, tmp_path: Path) -> None:
     script = Path(__file__).with_name("compile_kernels.py")
     run = subprocess.run([sys.executable, script, architecture], env=environment, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
-    *variants, last, _, _, _ = found = run.stdout.removeprefix("T=").split("\nT=")
+    found = run.stdout.removeprefix("T=").split("\nT=")
+    *variants, last = found[:-6]
     assert len(variants) == 16 + 4  # T in 1, 4, 6, 40; one and two branches; bfloat16 and float32; other neurons
     assert all("backward_kernel" in variant for variant in variants)
-    assert all(bare.count("integrate_kernel") == 2 for bare in found[-3:])
-    assert "_kernel" not in last  # other values of a decay that is learnt need no other kernels
+    assert "_kernel" not in last  # another value of a learnt decay needs no other kernels
+    assert all(bare.count("integrate_kernel") == 2 for bare in found[-6:-3])
+    assert all(qcfs.count(kernel) == 1 for qcfs in found[-3:] for kernel in ("forward_kernel", "backward_kernel"))
 
 
 NEURONS: list[dict[str, Any]] = [
@@ -68,6 +71,47 @@ def test_tensors_on_the_cpu_are_refused(monkeypatch: pytest.MonkeyPatch) -> None
             [torch.randn(4, 3, 5)], torch.ones(1, 5), torch.zeros(1, 5),
             decay=0.25, v_th=0.5, width=1.0, eps=1e-5, backend="triton",
         )  # fmt: skip
+
+
+class Recorded:
+    """Stands in for a kernel: records what a launch of it specialises on, and launches it."""
+
+    def __init__(self, kernel: Any, launches: list[Any]) -> None:
+        self.kernel, self.launches = kernel, launches
+
+    def __getitem__(self, grid: Any) -> Any:
+        def launch(*arguments: Any, **constants: Any) -> None:
+            kinds = [x.dtype if isinstance(x, torch.Tensor) else x for x in arguments]
+            self.launches.append((self.kernel.__name__, kinds, constants))
+            self.kernel[grid](*arguments, **constants)
+
+        return launch
+
+
+@pytest.mark.parametrize(
+    ("neuron", "same"),
+    [({"learn_decay": "layer"}, True), ({"learn_decay": "channel", "reset": "soft"}, True), ({}, False)],
+    ids=["a decay per layer", "a decay per channel", "fixed decays"],
+)
+def test_a_decay_that_learns_needs_no_other_kernels(
+    triton_device: str, monkeypatch: pytest.MonkeyPatch, neuron: dict[str, Any], same: bool
+) -> None:
+    """Other values of a learnt decay launch the same kernels; other values of a fixed one do not."""
+    from rheobase.kernels import triton_kernels
+
+    launches: list[Any] = []
+    for name, kernel in list(vars(triton_kernels).items()):
+        if name.endswith("_kernel"):
+            monkeypatch.setattr(triton_kernels, name, Recorded(kernel, launches))
+    monkeypatch.setattr(kernels, "fire", partial(kernels.fire, backend="triton"))
+    found = []
+    for decay in (0.3, 0.6):
+        soma = Soma(5, decay=decay, **neuron).to(triton_device)
+        soma(torch.randn(4, 3, 5, 2, 2, device=triton_device)).sum().backward()
+        found.append(launches[:])
+        launches.clear()
+    assert {"forward_kernel", "backward_kernel"} <= {name for name, _, _ in found[0]}
+    assert (found[0] == found[1]) is same
 
 
 def test_three_branches_are_refused_by_name(triton_device: str) -> None:

@@ -64,7 +64,7 @@ def settled_block(block: nn.Module) -> Any:
 
 
 @pytest.mark.parametrize("name", [name for name in MODELS if name.startswith(("sew", "ms", "vgg", "cifar"))])
-def test_trains_an_epoch_of_digits(name: str, tmp_path: Path) -> None:
+def test_trains_a_step_on_digits(name: str, tmp_path: Path) -> None:
     data = load("digits")
     size = SMALL[name]["image_size"]
 

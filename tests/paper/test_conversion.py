@@ -12,7 +12,16 @@ from rheobase import recipes, train
 from rheobase.data import load
 from rheobase.data.holdout import hold_out
 from rheobase.paper import conversion
-from rheobase.paper.conversion import PARTS, Curve, converted_curve, converted_part, result, table1, trained_curve
+from rheobase.paper.conversion import (
+    PARTS,
+    Curve,
+    converted_curve,
+    converted_part,
+    result,
+    table1,
+    trained_curve,
+    trained_curves,
+)
 from rheobase.train.runs import Run
 from tests.runs import RATES, made
 
@@ -130,6 +139,12 @@ def test_held_out_images_are_told_and_not_compared_with_others(tmp_path: Path) -
     assert not any("Direct" in one for one in result(None, [curve, on_test_images], "made up", CPU, 0).comparison)
     as_well = converted_curve("rmp", run, part)
     assert any("Direct" in one for one in result(None, [curve, as_well], "made up", CPU, 0).comparison)
+
+
+def test_two_runs_with_the_same_settings_are_two_curves(tmp_path: Path) -> None:
+    runs = [made(tmp_path / name, f"timesteps={t}", accuracies=[0.5]) for name, t in (("a", 2), ("b", 2), ("c", 4))]
+    labels = ["direct, resnet8, T = 2 (a)", "direct, resnet8, T = 2 (b)", "direct, resnet8, T = 4"]
+    assert [curve.label for curve in trained_curves(runs)] == labels
 
 
 def test_other_numbers_of_steps_where_a_run_kept_them(tmp_path: Path) -> None:

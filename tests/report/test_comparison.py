@@ -83,6 +83,7 @@ def test_what_is_not_known_is_a_dash(found: dict[str, Any]) -> None:
     assert cells(found["rows"][2]) == ["1", "-", "-", "4", "-", "-", "-"]
     assert percent(None) == "-"
     told = notes(found)
+    assert "Row 2 is at epoch 2 of 3. Row 3 is at epoch 0 of 3. " in render(found)
     assert told[:2] == ["row 2 is at epoch 2 of 3", "row 3 is at epoch 0 of 3"]
     assert len(told) == 3
     first, *others = found["rows"]

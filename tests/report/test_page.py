@@ -6,8 +6,10 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 import torch
@@ -103,6 +105,57 @@ def test_rasters_are_of_the_trained_network(run: Path) -> None:
 def test_labels_cannot_break_the_page() -> None:
     assert "<b>" not in svg.heat_map([[1, 0], [0, 1]], ["<b>", "x"])
     assert "<i>" not in svg.line_chart({"<i>": ([1, 2], [3, 4]), "b": ([1], [2])}, "<i>", "y")
+
+
+def words(drawn: str) -> list[tuple[str, bool]]:
+    """Every text of a drawing, and whether it is turned."""
+    found = ElementTree.fromstring(drawn).iter("text")
+    return [(text.text or "", "rotate" in text.get("transform", "")) for text in found]
+
+
+def diagonal(n: int) -> list[list[int]]:
+    return [[3 * (i == j) for j in range(n)] for i in range(n)]
+
+
+def test_a_confusion_matrix_has_the_names_of_its_classes() -> None:
+    short = words(svg.heat_map(diagonal(3), ["a", "bc", "def"]))
+    assert [word for word in short if word[0] != "3"] == [(n, False) for n in ("a", "a", "bc", "bc", "def", "def")]
+    names = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "hand clapping"]
+    long = words(svg.heat_map(diagonal(10), names))
+    shown = [name for name, turned in long if turned]
+    assert shown == [*names[:9], "hand clappi\u2026"], "whole but for a very long one, turned where they need it"
+    assert [name for name, turned in long if not turned and name != "3"] == shown
+
+
+@pytest.mark.parametrize("n", [13, 100, 1000])
+def test_a_confusion_matrix_of_many_classes_is_readable(n: int) -> None:
+    drawn = ElementTree.fromstring(svg.heat_map(diagonal(n), [f"class {i}" for i in range(n)]))
+    cells = list(drawn.iter("rect"))
+    assert len(cells) == n, "a cell where there is something to see"
+    assert all(float(cell.get("width", 0)) > 0 for cell in cells)
+    heights = [float(text.get("y", 0)) for text in drawn.iter("text") if not text.get("transform")]
+    assert len(heights) > 5
+    assert all(b - a >= 11 for a, b in pairwise(heights)), "the font has 11 pixels"
+
+
+@pytest.mark.parametrize(("layers", "steps", "columns"), [(9, 3, 1), (11, 3, 2), (11, 40, 1), (2, 300, 1)])
+def test_spikes_of_many_layers_stand_in_two_columns(layers: int, steps: int, columns: int) -> None:
+    fired = {
+        f"body.{i}.soma": [[int((i + k + t) % 3 == 0) for t in range(steps)] for k in range(4)] for i in range(layers)
+    }
+    drawn = ElementTree.fromstring(svg.raster(fired))
+    bands = [rect for rect in drawn.iter("rect") if rect.get("class") == "band"]
+    spikes = [rect for rect in drawn.iter("rect") if rect.get("class") == "spike"]
+    assert len(bands) == layers
+    assert len({band.get("x") for band in bands}) == columns
+    assert len(spikes) == sum(sum(map(sum, rows)) for rows in fired.values())
+    assert len({(spike.get("x"), spike.get("y")) for spike in spikes}) == len(spikes), "none on top of another"
+    _, _, width, height = map(float, drawn.get("viewBox", "").split())
+    for rect in (*bands, *spikes):
+        x, y, wide, tall = (float(rect.get(key, 0)) for key in ("x", "y", "width", "height"))
+        assert wide > 0
+        assert x + wide <= width
+        assert y + tall <= height
 
 
 @pytest.mark.parametrize("channels", [1, 2, 3])

@@ -1,3 +1,4 @@
+from math import nan
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,15 @@ def test_plot_is_a_picture(tmp_path: Path) -> None:
     assert pixels[..., :3].std() > 0.05
 
 
+def test_ticks_are_whole_epochs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib", reason="plots need matplotlib")
+    drawn: list[Any] = []
+    monkeypatch.setattr(plots, "_save", lambda picture, path: drawn.append(picture))
+    plots.learning_curves(rows(4), tmp_path / "curves.png")
+    for axes in drawn[0].axes:
+        assert all(tick == int(tick) for tick in axes.get_xticks())
+
+
 def test_a_link_in_the_folder_of_a_run_is_not_followed(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="plots need matplotlib")
     (tmp_path / "mine").write_text("mine")
@@ -37,18 +47,67 @@ def test_a_link_in_the_folder_of_a_run_is_not_followed(tmp_path: Path) -> None:
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_bars_have_labels_that_fit_and_a_legend_above_them() -> None:
+def test_bars_have_labels_that_fit() -> None:
     pytest.importorskip("matplotlib", reason="plots need matplotlib")
-    one, two = plots.figure(5, 4).subplots(1, 2)
+    axes = plots.figure(5, 4).subplots()
     numbers, heights = list(range(1, 34)), [1.0] * 33
-    plots._chart(one, Chart("a", "layer", "rate", {"spikes": (numbers, heights)}, bars=True))
-    assert [label.get_text() for label in one.get_xticklabels()] == [str(n) for n in range(1, 34, 2)]
-    assert one.get_legend() is None
-    words = {name: (["additions", "multiplications"], [5.0, 8.0]) for name in ("here", "paper")}
-    plots._chart(two, Chart("b", "", "operations", words, bars=True))
-    assert [label.get_text() for label in two.get_xticklabels()] == ["additions", "multiplications"]
-    assert len(two.get_legend().get_texts()) == 2
-    assert two.get_ylim()[1] > 10
+    plots._chart(axes, Chart("a", "layer", "rate", {"spikes": (numbers, heights)}, bars=True))
+    assert [label.get_text() for label in axes.get_xticklabels()] == [str(n) for n in range(1, 34, 2)]
+    assert axes.get_legend() is None
+
+
+OPERATIONS = {
+    name: (["additions", "multiplications"], values) for name, values in (("here", [5e6, 8.0]), ("paper", [4e6, nan]))
+}
+
+
+def test_bars_with_words_lie_with_their_values_at_their_ends() -> None:
+    pytest.importorskip("matplotlib", reason="plots need matplotlib")
+    axes = plots.figure(5, 4).subplots()
+    plots._bars_of_words(axes, Chart("b", "", "operations", OPERATIONS, bars=True))
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["additions", "multiplications"]
+    here, paper = ([(bar.get_width(), bar.get_y()) for bar in group] for group in axes.containers)
+    assert [width for width, _ in here] == [5e6, 8.0]
+    assert here[0][1] < paper[0][1] < here[1][1], "in the order of the chart"
+    assert axes.get_ylim()[0] > axes.get_ylim()[1], "from the top"
+    assert [text.get_text() for text in axes.texts] == ["5.00e+06", "8.00", "4.00e+06", ""], "no bar for the unknown"
+    assert axes.get_xlabel() == "operations"
+
+
+def test_a_legend_covers_nothing(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="plots need matplotlib")
+    lines = {f"{'a long name ' * 3}{i}": ([1, 2, 3], [1.0, 2.0, i]) for i in range(5)}
+    for draw, chart in (
+        (plots._chart, Chart("a", "layer", "rate", lines)),
+        (plots._bars_of_words, Chart("b", "", "operations", OPERATIONS, bars=True)),
+    ):
+        picture = plots.figure(5, 4)
+        axes = picture.subplots()
+        draw(axes, chart)
+        picture.savefig(tmp_path / "drawn.png")  # places everything
+        box, name, legend = (
+            part.get_window_extent() for part in (axes, axes.xaxis.label, axes.get_legend().get_frame())
+        )
+        assert 0 <= legend.y0 < legend.y1 < name.y0 < name.y1 < box.y0
+        assert 0 <= legend.x0 < legend.x1 <= picture.bbox.width
+
+
+def test_bars_with_words_stand_below_each_other_on_one_scale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib", reason="plots need matplotlib")
+    drawn: list[Any] = []
+    monkeypatch.setattr(plots, "_save", lambda picture, path: drawn.append(picture))
+    groups = {"depth": ["8", "20", "50"], "decay": ["0", "0.5"]}
+    charts = [Chart(g, "", "%", {"": (ls, [10.0 * len(ls)] * len(ls))}, bars=True) for g, ls in groups.items()]
+    plots.draw("ablation", "Ablation", charts, tmp_path)
+    first, second = drawn[0].axes
+    assert first.get_position().y0 > second.get_position().y1
+    assert first.get_xlim() == second.get_xlim()
+    assert (first.get_xlabel(), second.get_xlabel()) == ("", "%")
+    lines = [Chart(str(i), "x", "y", {"": ([1, 2], [1.0, 2.0])}) for i in range(2)]
+    plots.draw("lines", "Lines", lines, tmp_path)
+    left, right = drawn[-1].axes
+    assert left.get_position().x1 < right.get_position().x0
+    assert (left.get_xlabel(), right.get_xlabel()) == ("x", "x")
 
 
 def test_a_long_title_stays_inside_the_picture(tmp_path: Path) -> None:
@@ -105,3 +164,12 @@ def test_recordings_are_drawn_in_rows(tmp_path: Path) -> None:
     assert [p.name for p in sorted(tmp_path.iterdir())] == ["one.png", "two.png"]
     plots.recordings([("one", seen)], tmp_path / "one.svg")
     assert "<svg" in (tmp_path / "one.svg").read_text()
+
+
+@pytest.mark.parametrize(("xs", "shown"), [([1, 2, 512], "64"), ([0.5, 2, 512], "10^{2}")])
+def test_counts_that_double_are_numbers_and_other_values_are_powers_of_ten(xs: list[float], shown: str) -> None:
+    pytest.importorskip("matplotlib", reason="plots need matplotlib")
+    axes = plots.figure(4, 3).subplots()
+    plots._chart(axes, Chart("", "timesteps", "%", {"": (xs, [1.0, 2.0, 3.0])}, log_x=True))
+    axes.figure.canvas.draw()
+    assert any(shown in tick.get_text() for tick in axes.get_xticklabels())

@@ -89,7 +89,7 @@ def test_a_synapse_that_computes_in_a_way_of_its_own(rheobase: Command, others: 
         assert ("because it has its own convolve method" in err) == (memory == "packed")
     assert Run(Path("packed")).rows()[0]["loss"] == Run(Path("speed")).rows()[0]["loss"]
     code, _, err = rheobase("fold", "speed", *plugin)
-    assert (code, "fold: layers.2 (Standardised) computes in a way of its own" in err) == (1, True)
+    assert (code, "fold: layers.2 (Standardised) overrides the computation of its base class" in err) == (1, True)
 
 
 @pytest.mark.parametrize("changes", [("network=biased",), ("network=single",), ("network=resnet8", "neuron=Bare")])
@@ -140,7 +140,7 @@ def test_a_part_with_the_name_of_one_of_ours_is_not_taken_for_it(tmp_path: Path)
     run = fit(recipe, loss=mean, neuron=lif, out=tmp_path / "run", device="cpu")
     assert fired
     assert evaluate_run(run, device="cpu").loss == pytest.approx(run.rows()[-1]["test_loss"])
-    with pytest.raises(ValueError, match="needs the neuron 'lif', which was handed over in Python"):
+    with pytest.raises(ValueError, match="needs the neuron 'lif', which was passed in Python"):
         evaluate_run(run.folder, device="cpu")
 
 

@@ -128,12 +128,14 @@ def test_data_that_are_gone_are_asked_for(trained: Path, pictures: Path, rheobas
     for words in (("eval", trained), ("train", "--resume", trained)):
         code, _, err = rheobase(*words)
         assert code == 1
-        assert re.fullmatch(r"error: the data of run are no longer in /.*/my photos; say where .* with --data\n", err)
+        assert re.fullmatch(
+            r"error: the data of run are no longer in /.*/my photos; give their folder with --data\n", err
+        )
     assert rheobase("eval", trained, "--data", "elsewhere")[0] == 0
     assert rheobase("train", "--resume", trained, "--data", "elsewhere")[0] == 0
     assert rheobase("eval", trained)[0] == 0  # they were said to be there
     (trained / PLACE).write_text('{"data": 1}')
-    assert "does not name a folder; remove it" in rheobase("eval", trained)[2]
+    assert "does not name a folder; remove the file" in rheobase("eval", trained)[2]
 
 
 def test_the_place_stays_on_this_machine(trained: Path, rheobase: Command, tmp_path: Path) -> None:

@@ -110,7 +110,7 @@ def test_memory_modes_train_the_same_network(place: Path, rheobase: Command, mem
 def test_without_the_plugin_a_command_names_it(place: Path, rheobase: Command, words: tuple[str, ...]) -> None:
     code, _, err = rheobase(*words)
     assert code == 1
-    assert err == "error: run needs the network 'tiny' of mine.py; name it with --plugin mine.py\n"
+    assert err == "error: run needs the network 'tiny' of mine.py; add --plugin mine.py\n"
 
 
 def test_a_run_keeps_the_source_and_notices_a_change(place: Path, rheobase: Command) -> None:
@@ -124,7 +124,7 @@ def test_a_run_keeps_the_source_and_notices_a_change(place: Path, rheobase: Comm
     Path("mine.py").write_text(f"{PLUGIN}\n# changed")
     code, _, err = rheobase("train", "--resume", unfinished(Path("run")), "--plugin", "mine.py")
     assert code == 0
-    assert "the network 'tiny' is not the one that run began with: mine.py has changed" in err
+    assert "the network 'tiny' is not the one that run was started with: mine.py has changed" in err
 
 
 def test_a_hostile_run_folder_runs_nothing(place: Path, rheobase: Command) -> None:

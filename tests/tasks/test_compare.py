@@ -118,7 +118,7 @@ def test_energy_of_recordings_is_not_guessed(tmp_path: Path, old: bool) -> None:
     found = compare([tmp_path])
     assert found.rows[0].joule is None
     assert found.rows[0].firing_rate is not None
-    assert "zero was not recorded" in str(found.rows[0].runs[0].not_known)
+    assert "did not record how many values" in str(found.rows[0].runs[0].not_known)
     assert found.simulated
 
 
@@ -143,7 +143,7 @@ def test_without_its_plugin_a_run_has_its_accuracy(tmp_path: Path) -> None:
     (row,) = compare([tmp_path]).rows
     assert row.accuracy_last == Spread(0.5, None, 1)
     assert (row.firing_rate, row.joule) == (None, None)
-    assert "name it with --plugin mine.py" in str(row.runs[0].not_known)
+    assert "add --plugin mine.py" in str(row.runs[0].not_known)
     assert row.settings["plugins"] == "12ab"
 
 
@@ -174,5 +174,5 @@ def test_what_is_no_run_is_one_sentence(tmp_path: Path, name: str, message: str)
 def test_an_environment_that_is_none_is_named(content: str, tmp_path: Path) -> None:
     run = made(tmp_path / "run", accuracies=[0.5])
     (run.folder / "environment.json").write_text(content)
-    with pytest.raises(ValueError, match=r"environment\.json (does not say|is not valid JSON)"):
+    with pytest.raises(ValueError, match=r"environment\.json (does not name the device|is not valid JSON)"):
         compare([tmp_path])

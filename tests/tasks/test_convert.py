@@ -69,7 +69,7 @@ def test_an_exported_file_is_verified_against_the_converted_one(run: Run, file: 
     assert found.passed
     with pytest.raises(ValueError, match="was converted from a ReLU network, which has no spikes to compare; measure"):
         verify(tmp_path / "network.onnx", run)
-    with pytest.raises(ValueError, match="does not show its spikes; give the network it was exported from"):
+    with pytest.raises(ValueError, match="does not show its spikes; give the network that it was exported from"):
         verify(file, tmp_path / "network.onnx")
 
 
@@ -118,12 +118,12 @@ def test_the_seed_chooses_the_images() -> None:
 
 def test_mistakes(run: Run, tmp_path: Path) -> None:
     events = load("digits-dvs", timesteps=2)
-    with pytest.raises(ValueError, match="digits-dvs holds recordings, which have steps; convert networks of images"):
+    with pytest.raises(ValueError, match="digits-dvs holds recordings; only networks for images can be converted"):
         calibration_images(events, recipes.get("demo"), 3, 0)
     spiking = train.fit(
         recipes.get("demo").changed(["epochs=1", "timesteps=1", "batch_size=512"]), out=tmp_path / "lif"
     )
-    with pytest.raises(ValueError, match="are no ReLU; give a network that was trained with neuron=relu"):
+    with pytest.raises(ValueError, match="are not ReLUs; give a network that was trained with neuron=relu"):
         convert_run(spiking, "rmp", 4)
     with pytest.raises(ValueError, match="method qcfs needs a network that was trained with neuron=qcfs"):
         convert_run(run, "qcfs", 4)

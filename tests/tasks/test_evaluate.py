@@ -134,7 +134,7 @@ def test_training_continues_with_the_same_data_only(pictures: Path, renamed: Pat
     path = own / "dark" / "3.png"
     kept = path.read_bytes()
     Image.new("RGB", (12, 9)).save(path)
-    with pytest.raises(ValueError, match=f"{OTHER}; continue it with its own data, or knowingly .*: --new-data"):
+    with pytest.raises(ValueError, match=f"{OTHER}; continue it with its own data, or add --new-data to"):
         train.fit(recipe(), data=own, out=out, resume=True, device="cpu")
     assert content(out) == before
     path.write_bytes(kept)
@@ -169,5 +169,5 @@ def test_training_goes_on_knowingly_with_other_data(
     assert (after.mean, after.std) == (before.mean, before.std)  # the network has learnt with these
     assert DataInfo.of(run.read(f"data-until-{step:08d}.json"), out) == before
     evaluate_run(out, data=own, device="cpu")  # they are its data now: without a warning
-    with pytest.raises(ValueError, match="new_data is for a run that goes on; it needs resume"):
+    with pytest.raises(ValueError, match="new_data is for a run that is resumed; add resume=True"):
         train.fit(recipe(), data=own, out=tmp_path / "other", new_data=True, device="cpu")

@@ -8,7 +8,8 @@ import torch
 from rheobase import recipes
 from rheobase.convert import convert
 from rheobase.data import load
-from rheobase.deploy.network import LIF, Network, linear
+from rheobase.deploy.network import Network
+from rheobase.deploy.nodes import LIF, linear
 from rheobase.tasks.sweep import half_will_do, measured
 from tests.convert.networks import relu_net
 from tests.deploy.networks import images

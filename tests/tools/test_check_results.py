@@ -77,7 +77,7 @@ def test_a_result_without_its_record(root: Path) -> None:
     write_json(root / "results" / "part.json", {"record": some})
     assert list(results_faults(root)) == [
         Fault("results/old.json", "has no record of how it was made"),
-        Fault("results/part.json", "its record does not say seed, data"),
+        Fault("results/part.json", "its record lacks seed, data"),
     ]
 
 
@@ -123,7 +123,7 @@ def test_figures_that_stand_in_a_file(root: Path, words: str) -> None:
     ("words", "faults"),
     [
         ("It has 94.18 % (`results/found.json`).", ["94.18 %: not in results/found.json"]),
-        ("It has 94.19 %.", ["94.19 %: its section names no file of results"]),
+        ("It has 94.19 %.", ["94.19 %: its section names no results file"]),
         ("It takes 613 s (`results/found.json`).", ["613 s: not in results/found.json"]),
         ("`results/found.json` has it:\n\n- 94.19 % and 28.5 us", ["28.5 us: not in results/found.json"]),
         (
@@ -156,7 +156,7 @@ def test_a_drawing_of_other_results(tmp_path: Path) -> None:
     results.mkdir()
     kept = "step-nvidia-h200.json"
     (results / kept).write_bytes((ROOT / "results" / kept).read_bytes())
-    missing = Fault("results/speed-nvidia-h200.svg", "does not show what is in results/; run python -m tools.figure")
+    missing = Fault("results/speed-nvidia-h200.svg", "does not match results/; run python -m tools.figure")
     assert [*drawing_faults(tmp_path)] == [missing]
     (drawing,) = drawings(results).values()
     (results / "speed-nvidia-h200.svg").write_text(drawing)
@@ -170,7 +170,7 @@ def test_what_is_owed_may_fail_and_nothing_else() -> None:
     allowed = {"results/a.json": "measure it again", "results/c.json": "remove it"}
     assert verdict(faults, allowed) == [
         "docs/b.md#C: 1.5 %: not in results",
-        "results/c.json: nothing is wrong there any more; remove it from results/owed.txt",
+        "results/c.json: nothing is wrong there now; remove it from results/owed.txt",
     ]
     assert verdict([], {}) == []
 

@@ -1,11 +1,14 @@
 """What is wrong with an archive is seen before it is installed; `make test-package` installs both kinds."""
 
+import re
 import tarfile
+import tomllib
 import zipfile
 from pathlib import Path
 
 import pytest
 
+from rheobase import __version__
 from tools import package
 
 
@@ -23,6 +26,22 @@ def test_the_data_of_the_package_belong_to_it() -> None:
         assert needed in names
     assert [name for name in names if name.startswith("rheobase/deploy/networks/") and "weights.safetensors" in name]
     assert not [name for name in names if name.endswith(".pyc")]
+
+
+def test_the_version_is_one() -> None:
+    own = tomllib.loads((package.ROOT / "pyproject.toml").read_text())["project"]["version"]
+    newest = re.search(r"^## (\S+) - (\S+)$", (package.ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    cited = (package.ROOT / "CITATION.cff").read_text()
+    assert newest is not None
+    assert (own, own) == (__version__, newest[1])
+    assert f"\nversion: {own}\ndate-released: {newest[2]}\n" in cited
+
+
+def test_every_extra_is_documented() -> None:
+    project = tomllib.loads((package.ROOT / "pyproject.toml").read_text())["project"]
+    extras = set(project["optional-dependencies"]) - {"dev"}
+    install = (package.ROOT / "docs" / "install.md").read_text()
+    assert set(re.findall(r"^\| `(\w+)` \|", install, re.MULTILINE)) == extras
 
 
 def test_a_whole_archive_passes(tmp_path: Path) -> None:

@@ -39,6 +39,15 @@ def test_every_command_is_there_with_its_options() -> None:
     assert "| `--seed` | whole number | `0` |" in page
 
 
+def test_every_command_has_the_example_of_its_help() -> None:
+    page, parsed = reference.commands(), get_command(app).commands
+    sections = dict(part.split("\n", 1) for part in page.split("\n## ")[1:])
+    for name, section in sections.items():
+        (example,) = [line for line in section.splitlines() if line.startswith(f"rheobase {name}")][1:]
+        assert parsed[name].epilog == f"Example: {example}"
+    assert "rheobase eval runs/demo-1 --timesteps 2" in sections["eval"]
+
+
 def test_every_recipe_and_setting_is_there() -> None:
     recipes, settings = reference.recipes(), reference.all_settings()
     assert all(f"\n## {name}\n" in recipes for name in RECIPES)

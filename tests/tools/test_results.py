@@ -105,8 +105,8 @@ def test_a_fork_is_the_other_recipe_as_far_as_they_agree(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (["lr=0.3"], "differs from demo in more than its timesteps"),
-        (["timesteps=4"], "has other timesteps in the first 3 epochs"),
+        (["lr=0.3"], "differs from demo in more than timesteps"),
+        (["timesteps=4"], "has other timesteps than demo in the first 3 epochs"),
     ],
 )
 def test_a_fork_that_would_not_be_the_other_recipe(

@@ -11,7 +11,7 @@ from rheobase.recipes import RECIPES
 from rheobase.train.record import write_result
 from rheobase.train.steptimes import FILE
 from tools import steptimes
-from tools.steptimes import DEVICE, DOCUMENT, END, RESULTS, START, content, steps, with_hours
+from tools.steptimes import DEVICE, DOCUMENT, RESULTS, content, hours, steps, with_hours
 
 
 def test_the_package_has_what_the_tool_writes() -> None:
@@ -21,9 +21,8 @@ def test_the_package_has_what_the_tool_writes() -> None:
 def test_the_document_has_the_hours_of_every_recipe() -> None:
     text = DOCUMENT.read_text()
     assert with_hours(text) == text, "run python -m tools.steptimes"
-    table = text.partition(START)[2].partition(END)[0].strip()
     known = [r for r in map(recipes.get, RECIPES) if expected(r.data, size=r.image_size).images]
-    assert [row.split("`")[1] for row in table.splitlines()[2:]] == [recipe.name for recipe in known]
+    assert [row.split("`")[1] for row in hours().splitlines()[2:]] == [recipe.name for recipe in known]
 
 
 def test_every_step_has_its_source() -> None:
@@ -67,5 +66,5 @@ def test_the_fits_find_what_steps_are_made_of() -> None:
     found = [made(network, batch, 5e-3) for network, batch in batches]
     assert steptimes.seconds_per_layer(found, works) == pytest.approx(0.02)
     assert steptimes.costs(found, works, 0.02) == pytest.approx((3e-3, 5e-3))
-    with pytest.raises(ValueError, match="too much alike to tell multiplications from neurons"):
+    with pytest.raises(ValueError, match="too similar to tell multiplications from neurons"):
         steptimes.costs([made(network, batch, -1e-3) for network, batch in batches], works, 0.02)

@@ -28,7 +28,7 @@ def test_runs_that_broke_are_counted() -> None:
     part["total"] |= {"differs": 2, "hang": 1}
     text = SECTIONS["runs"](part)
     assert "; 3 hung, ended" in text
-    assert f": {part['facts']['runs'] - 3} went on" in text
+    assert f": {part['facts']['runs'] - 3} could be resumed" in text
     assert next(line for line in text.splitlines() if line.startswith(f"| {kind} ")).endswith(" 3 |")
 
 
@@ -38,7 +38,7 @@ def test_fuzzing_is_told_with_what_it_found() -> None:
     report.count("b", "problems")
     text = SECTIONS["fuzz"](part | report.as_dict())
     assert text.startswith("4321 inputs of 3 kinds (seed 0, ")
-    assert text.endswith(": 1 kinds had one that was neither read nor refused.")
+    assert text.endswith(": 1 kinds had an input that was neither read nor refused.")
 
 
 def test_what_differs_on_a_gpu_is_said() -> None:

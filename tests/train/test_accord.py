@@ -134,7 +134,7 @@ def test_one_process_is_told_and_all_save_and_one_goes_on(alone: Path, tmp_path:
     assert 3 <= saved.step < 8
     notes = Notes()
     train.fit(recipe(), out=run, resume=True, device="cpu", reporter=notes)
-    expected = "began with 2 and goes on with 1 processes: the same batches and schedule, other rounding"
+    expected = "started with 2 and continues with 1 processes: same batches and schedule, other rounding"
     assert notes.said == [expected]
     assert_runs_agree(alone, run)
 
@@ -142,7 +142,9 @@ def test_one_process_is_told_and_all_save_and_one_goes_on(alone: Path, tmp_path:
 def test_a_killed_process_ends_all_and_the_checkpoint_inside_the_epoch_is_good(alone: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     assert outcome(2, run, signal.SIGKILL) == [1, -signal.SIGKILL]
-    assert (tmp_path / "0.txt").read_text().startswith("False another process of this run has ended; --continue goes")
+    assert (
+        (tmp_path / "0.txt").read_text().startswith("False another process of this run has ended; --continue resumes")
+    )
     saved = checkpoint.latest(run / "checkpoints")
     assert saved is not None
     assert 0 < saved.step < 4
@@ -153,7 +155,9 @@ def test_a_killed_process_ends_all_and_the_checkpoint_inside_the_epoch_is_good(a
 
 def test_a_process_that_hangs_ends_the_others_after_their_patience(tmp_path: Path) -> None:
     assert outcome(2, tmp_path / "run", signal.SIGSTOP) == [1, -signal.SIGKILL]
-    expected = "False a process of this run did not answer for 5 s (--patience); --continue goes on with what was saved"
+    expected = (
+        "False a process of this run did not answer for 5 s (--patience); --continue resumes from the last checkpoint"
+    )
     assert (tmp_path / "0.txt").read_text() == expected
 
 

@@ -82,7 +82,7 @@ def test_damage_anywhere_is_recognised_and_the_one_before_is_used(tmp_path: Path
         damaged = [content[:i] + bytes([content[i] ^ 1 << rng.randrange(8)]) + content[i + 1 :] for i in places]
         for bad in [*damaged, content[:-1], content[: len(content) // 2], b"", content + b"\n"]:
             file.write_bytes(bad)
-            with pytest.warns(UserWarning, match=r"00000002 is damaged.*trying the one before"):
+            with pytest.warns(UserWarning, match=r"00000002 is damaged.*trying the previous one"):
                 found = checkpoint.latest(tmp_path)
             assert found is not None
             assert found.step == 1

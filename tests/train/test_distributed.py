@@ -25,7 +25,7 @@ from rheobase.recipes import Recipe
 from rheobase.train import checkpoint, distributed
 from rheobase.train.capture import CapturedStep, release
 from rheobase.train.collectives import Collectives
-from rheobase.train.distributed import Team
+from rheobase.train.distributed import Team, TeamBroken
 from rheobase.train.loop import SAVE_SECONDS
 from rheobase.train.optimizers import make_optimizer
 from rheobase.train.runs import Run, channels_last
@@ -307,7 +307,7 @@ def test_on_a_gpu_nobody_replays_where_one_process_could_not_capture(group_of_on
     alone, eager = gpu_training(None)
     network, step = gpu_training(group_of_one)
     captured = CapturedStep(step, all_agree=lambda own: False)
-    with pytest.warns(UserWarning, match="another process could not"):
+    with pytest.warns(UserWarning, match="it failed in another process"):
         losses = gpu_steps(captured, [13] * 6)
     assert captured.graph is None
     assert_same((losses, network), (gpu_steps(eager, [13] * 6), alone))
@@ -337,6 +337,18 @@ def test_on_a_gpu_a_group_can_be_given_up_once_its_graph_is_gone(tmp_path: Path)
     distributed.give_up()
     dist.destroy_process_group()
     assert not dist.is_initialized()
+
+
+@needs_gpu
+def test_on_a_gpu_the_host_waits_for_numbers_no_longer_than_its_patience() -> None:
+    numbers = torch.ones(3, device="cuda")
+    torch.cuda.synchronize()
+    torch.cuda._sleep(2 * 10**9)  # about a second, as if another process did not come to a collective
+    numbers += 1
+    said = r"a process of this run did not answer for 0\.05 s \(--patience\)"
+    with pytest.raises(TeamBroken, match=said), distributed._one_sentence(0.05):
+        Team(0, 2, None, 0.05).read(numbers)
+    assert Team(0, 2, None, 60.0).read(numbers) == [2.0] * 3
 
 
 @needs_gpu

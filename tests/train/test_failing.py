@@ -84,7 +84,7 @@ def test_spoiled_weights_are_no_good_checkpoint_though_losses_and_gradients_stay
         train.fit(recipe(*settings), out=out, device="cpu", save_every=0)
     assert [path.name for path in (out / "checkpoints").iterdir()] == ["00000001.damaged"]
     assert Run(out).rows()[-1]["gradient_norm"] < 10
-    with pytest.raises(ValueError, match="has no checkpoint any more to go on from"):
+    with pytest.raises(ValueError, match="has lost its checkpoints and cannot be resumed"):
         train.fit(out=out, resume=True, device="cpu")
 
 

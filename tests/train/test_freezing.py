@@ -73,7 +73,7 @@ def test_two_processes_train_the_same_head(trained: Run, tmp_path: Path) -> None
 
 
 def test_a_body_needs_a_start(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="freeze=body needs a trained network to start from; name one with --from"):
+    with pytest.raises(ValueError, match="freeze=body needs a trained network to start from; add --from"):
         train.fit(recipe(), out=tmp_path / "run", device="cpu")
     assert not (tmp_path / "run").exists()
 

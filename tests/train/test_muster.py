@@ -81,13 +81,13 @@ def messages(folder: Path, first: list[str], second: list[str]) -> list[str]:
         (
             ["--out=run", "--continue"],
             ["--out=kept", "--continue"],
-            "error: process 1: finds an unfinished run in kept, and the first process no run; give a folder that all "
-            "machines share",
+            "error: process 1: finds an unfinished run in kept, but the first process finds no run; give a folder that "
+            "all machines share",
         ),
         (
             ["--out=run"],
             ["--out=run", "--data=nowhere"],
-            "error: process 1: there is no nowhere; say where the data are with --data, or leave it out",
+            "error: process 1: nowhere does not exist; give the folder of the data with --data, or leave it out",
         ),
         (
             ["--out=run", "--set=batch_size=1"],

@@ -5,7 +5,7 @@ import pytest
 from rheobase.train import progress
 
 
-@pytest.mark.parametrize(("waited", "said"), [(0.0, ""), (2.0, ""), (6.0, "no core for it 60 % of the time")])
+@pytest.mark.parametrize(("waited", "said"), [(0.0, ""), (2.0, ""), (6.0, "waited for a core 60 % of the time")])
 def test_a_busy_machine_is_named(waited: float, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = {"now": 100.0, "waited": 5.0}
     monkeypatch.setattr(progress.time, "monotonic", lambda: clock["now"])

@@ -13,8 +13,9 @@ import torch
 
 from rheobase import train
 from rheobase.train import checkpoint
+from rheobase.train.folders import BEGINNING
 from rheobase.train.progress import Reporter
-from rheobase.train.runs import BEGINNING, Run
+from rheobase.train.runs import Run
 from tests.train.short_runs import Leave, StopAt, assert_identical, recipe
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -150,7 +151,7 @@ def test_a_resumed_run_keeps_its_number_of_threads(whole: Path, tmp_path: Path) 
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(1)
-    assert said == ["goes on with the threads that it began with: 1 per process", "1"]
+    assert said == ["continues with the number of threads that it started with: 1 per process", "1"]
     assert_identical(tmp_path, whole)
 
 

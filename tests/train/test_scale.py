@@ -56,7 +56,7 @@ def test_options_change_the_network_between_nodes() -> None:
         ((8, 2, float("nan"), None), "link: expected GB/s above 0, got nan"),
         ((8, 2, None, -2.0), "latency: expected microseconds, 0 or more, got -2"),
         ((8, 2, None, float("inf")), "latency: expected microseconds, 0 or more, got inf"),
-        ((8, 1, 10.0, None), "link and latency are those between nodes: give them with --nodes 2 or more"),
+        ((8, 1, 10.0, None), "link and latency are for the network between nodes; use them with --nodes 2 or more"),
         ((0, 1), "gpus, nodes: expected 1 or more of each, got 0 and 1"),
     ],
 )
@@ -152,9 +152,9 @@ def test_a_recipe_by_hand() -> None:
 def test_fewer_images_than_gpus() -> None:
     recipe, data = recipes.get("demo"), expected("digits")
     assert scale.share(recipe, data, Cluster(8, 8)) == 1
-    with pytest.raises(ValueError, match="65 GPUs need at least as many images in a batch, there are 64: take fewer"):
+    with pytest.raises(ValueError, match="65 GPUs need at least as many images in a batch, got 64; use fewer"):
         scale.share(recipe, data, Cluster(5, 13))
-    with pytest.raises(ValueError, match="2 GPUs need at least as many images in a batch, there are 1"):
+    with pytest.raises(ValueError, match="2 GPUs need at least as many images in a batch, got 1"):
         scale.share(recipe, replace(data, images=1), Cluster(2))
 
 

@@ -8,9 +8,8 @@ import pytest
 import torch
 
 from rheobase import recipes, train
-from rheobase.data import load
 from rheobase.recipes import Recipe
-from rheobase.train.runs import BEGINNING, Run
+from rheobase.train.folders import BEGINNING
 from rheobase.train.standing import Standing, folder_of_several, standing
 from tests.train.short_runs import StopAt, assert_identical
 
@@ -82,47 +81,19 @@ def test_killed_before_the_first_checkpoint(finished: Path, tmp_path: Path) -> N
 
 def test_results_without_weights_are_not_overwritten(finished: Path, tmp_path: Path) -> None:
     run = shutil.copytree(finished, tmp_path / "run", ignore=shutil.ignore_patterns("checkpoints"))
-    with pytest.raises(ValueError, match="is a finished run without weights; choose another folder"):
+    with pytest.raises(ValueError, match="holds a finished run without weights; choose another folder"):
         standing(run, recipe())
 
 
 def test_another_recipe_is_named_by_its_settings(finished: Path) -> None:
-    message = "holds a run of another recipe: lr is 0.1 there and 0.2 here, flip is false there and true here; go on"
+    message = (
+        "holds a run of another recipe: lr is 0.1 there and 0.2 here, flip is false there and true here; continue with"
+    )
     with pytest.raises(ValueError, match=message):
         standing(finished, recipe("lr=0.2", "flip=true"))
     many = ["lr=0.2", "decay=0.5", "v_th=1", "flip=true", "padding=0", "seed=5"]
-    with pytest.raises(ValueError, match=r"decay is 0\.25 .*, and 2 more differ; go on"):
+    with pytest.raises(ValueError, match=r"decay is 0\.25 .*, and 2 more differ; continue with"):
         standing(finished, recipe(*many))
-
-
-def test_what_a_killed_beginning_left_is_cleared(tmp_path: Path) -> None:
-    run, info = tmp_path / "run", load("digits").info
-    Run.create(run, recipe("seed=1"), info, torch.device("cpu"))
-    (run / "recipe.json").unlink()  # the last file that is written
-    (run / "plugins").mkdir()
-    (run / "plugins.json").write_text("[")
-    assert standing(run, recipe()) is Standing.NEW
-    Run.create(run, recipe(), info, torch.device("cpu"))
-    assert {p.name for p in run.iterdir()} == {"environment.json", "data.json", "recipe.json", BEGINNING}
-    assert standing(run, recipe()) is Standing.UNFINISHED
-
-
-@pytest.mark.parametrize("name", ["data.json", "environment.json", "thesis.tex"])
-def test_files_of_others_stay(tmp_path: Path, name: str) -> None:
-    (tmp_path / name).write_text("mine")
-    assert standing(tmp_path, recipe()) is Standing.NEW
-    with pytest.raises(ValueError, match="is not an empty folder"):
-        Run.create(tmp_path, recipe(), load("digits").info, torch.device("cpu"))
-    assert content(tmp_path) == {name: b"mine"}
-
-
-def test_a_run_in_its_beginning_is_not_cleared(tmp_path: Path) -> None:
-    info = load("digits").info
-    Run.create(tmp_path / "run", recipe(), info, torch.device("cpu"))
-    before = content(tmp_path)
-    with pytest.raises(ValueError, match="is not an empty folder"):
-        Run.create(tmp_path / "run", recipe(), info, torch.device("cpu"))
-    assert content(tmp_path) == before
 
 
 def test_a_folder_of_several_runs(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,10 +107,10 @@ def test_a_folder_of_several_runs(finished: Path, tmp_path: Path, monkeypatch: p
         assert folder == Path("runs/demo-1")
     Path("file").touch()
     for out, go_on, message in (
-        (Path("runs/demo-1"), False, "runs/demo-1 is not an empty folder; choose another, or go on .* by --continue"),
-        (finished, True, "is one run, not a folder for several; choose another"),
+        (Path("runs/demo-1"), False, "runs/demo-1 is not an empty folder; choose another, or add --continue to resume"),
+        (finished, True, "is a single run, not a folder for several runs; choose another"),
         (Path("file"), True, "file is a file, not a folder"),
-        (None, False, "runs of several processes need a folder that all can see; give one with --out"),
+        (None, False, "a run of several processes needs a folder that all of them see; add --out"),
     ):
         with pytest.raises(ValueError, match=message), folder_of_several(out, "demo", go_on=go_on, alone=False):
             pytest.fail("unreachable")

@@ -148,8 +148,8 @@ def test_from_the_first_tensor_that_does_not_fit_the_head_is_new(trained: Run, t
             r"network 'plain5' cannot start from .*trained: stem\.weight is \[16, 1, 3, 3\] there and \[32, 1, 3, 3\] "
             r"here, and only the head may differ; start from a run of the same network",
         ),
-        (["learn_decay=channel"], "its neurons have learn_decay=none, here channel; --set learn_decay=none"),
-        (["normalisation=neunorm"], "its neurons have normalisation=tdbn, here neunorm; --set normalisation=tdbn"),
+        (["learn_decay=channel"], "its neurons have learn_decay=none, not channel; add --set learn_decay=none"),
+        (["normalisation=neunorm"], "its neurons have normalisation=tdbn, not neunorm; add --set normalisation=tdbn"),
         (
             ["decay=0.5"],
             r"the checkpoint was trained with decay 0\.25 \(here 0\.5\); build the network with",
@@ -193,7 +193,7 @@ def test_what_is_no_start(trained: Run, tmp_path: Path) -> None:
     empty = shutil.copytree(trained.folder, tmp_path / "empty", ignore=shutil.ignore_patterns("checkpoints"))
     with pytest.raises(ValueError, match="empty has no checkpoint: no epoch was finished"):
         train.fit(recipe(), start=empty, out=tmp_path / "run")
-    with pytest.raises(ValueError, match="a resumed run goes on as it began; leave out start and keep_best"):
+    with pytest.raises(ValueError, match="a resumed run continues unchanged; leave out start and keep_best"):
         train.fit(recipe(), start=trained, resume=True, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
@@ -287,7 +287,7 @@ def test_a_run_without_its_first_weights_does_not_begin_anew(trained: Run, tmp_p
     run = train.fit(recipe("epochs=1"), start=trained, out=tmp_path / "run", device="cpu")
     shutil.rmtree(run.checkpoints)
     metrics = run.metrics.read_bytes()
-    with pytest.raises(ValueError, match="has no checkpoint any more to go on from"):
+    with pytest.raises(ValueError, match="has lost its checkpoints and cannot be resumed"):
         train.fit(out=run.folder, resume=True, device="cpu")
     assert run.metrics.read_bytes() == metrics
 
@@ -317,10 +317,10 @@ def test_hybrid_training_starts_where_the_conversion_ended(converted: Path, tmp_
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        (["reset=soft"], r"its neurons have decay=1\.0, here 0\.25; --set decay=1\.0"),
-        (["decay=1"], "its neurons have reset=soft, here hard; --set reset=soft"),
-        (["decay=1", "reset=soft", "normalisation=none"], "its neurons have normalisation=tdbn, here none; --set"),
-        (["decay=1", "reset=soft", "network=plain5"], "its layers of neurons are others; use the network and the data"),
+        (["reset=soft"], r"its neurons have decay=1\.0, not 0\.25; add --set decay=1\.0"),
+        (["decay=1"], "its neurons have reset=soft, not hard; add --set reset=soft"),
+        (["decay=1", "reset=soft", "normalisation=none"], "its neurons have normalisation=tdbn, not none; add --set"),
+        (["decay=1", "reset=soft", "network=plain5"], "its layers of neurons differ; use the network and the data"),
     ],
 )
 def test_hybrid_of_another_network(converted: Path, tmp_path: Path, settings: list[str], sentence: str) -> None:
@@ -340,5 +340,5 @@ def test_a_relu_run_is_converted_first(converted: Path, tmp_path: Path) -> None:
 
 def test_hybrid_training_of_other_classes(converted: Path, tmp_path: Path) -> None:
     options: dict[str, Any] = {"start": converted, "dataset": few_digits(), "device": "cpu"}
-    with pytest.raises(ValueError, match="the synapses of head_decode have other shapes; use the network and the data"):
+    with pytest.raises(ValueError, match="the synapses of head_decode differ in shape; use the network and the data"):
         train.fit(recipe("decay=1", "reset=soft"), out=tmp_path / "run", **options)

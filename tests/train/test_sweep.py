@@ -37,5 +37,5 @@ def test_mistakes() -> None:
         sweep(network, [], [0, 2])
     with pytest.raises(ValueError, match="sweep: expected at least one image, got none"):
         sweep(network, [], [2])
-    with pytest.raises(ValueError, match="a recording has its own steps"):
+    with pytest.raises(ValueError, match="a recording has its own timesteps"):
         sweep(network, [(torch.zeros(2, 3, 2, 8, 8), torch.zeros(3))], [2])

@@ -32,5 +32,7 @@ def test_nothing_is_copied_of_plain_tensors() -> None:
 
 
 def test_what_it_cannot_hold_is_named() -> None:
-    with pytest.raises(ValueError, match=r"^phase is of torch\.complex64, which a checkpoint cannot hold; convert it$"):
+    with pytest.raises(
+        ValueError, match=r"^phase has the type torch\.complex64, which a checkpoint cannot hold; convert it$"
+    ):
         tensorfile.chunks({"phase": torch.zeros(2, dtype=torch.complex64)})

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from rheobase.analysis.operations import ADDITION_PICOJOULE, MAC_PICOJOULE
-from rheobase.deploy.network import INPUT, LIF, Network, Scale
+from rheobase.deploy.network import INPUT, Network
+from rheobase.deploy.nodes import LIF, Scale
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from rheobase import functional
-from rheobase.deploy.network import INPUT, LIF, Network, Scale
+from rheobase.deploy.network import INPUT, Network
+from rheobase.deploy.nodes import LIF, Scale
 
 IMAGES = 8  # the first test images: enough for three digits, and always the same
 MAC_PICOJOULE, ADDITION_PICOJOULE = 4.6, 0.9  # float32 in 45 nm (Horowitz 2014)

@@ -118,7 +118,7 @@ def convert(
 ) -> None:
     """Convert a trained ReLU network into a spiking network of integrate-and-fire neurons, in one file."""
     from rheobase.deploy.formats import native
-    from rheobase.deploy.network import LIF
+    from rheobase.deploy.nodes import LIF
     from rheobase.tasks.convert import convert_run
     from rheobase.tasks.open import open_trained
     from rheobase.train import choose_device
@@ -146,6 +146,9 @@ def export(
     network: NetworkArgument,
     to: Annotated[Format, typer.Option(help="Format of the file.")],
     int8: Annotated[bool, typer.Option("--int8", help="Quantise the weights to int8; ONNX stores doubles.")] = False,
+    int16: Annotated[
+        bool, typer.Option("--int16", help="Quantise the weights to 16 bits: fewer spikes change.")
+    ] = False,
     form: Annotated[Form, typer.Option(help="Form of a NIR file; portable uses convolutions only.")] = Form.canonical,
     data: DataOption = None,
     device: Annotated[str, typer.Option(help="Device for quantising: auto, cpu, cuda or cuda:N.")] = "auto",
@@ -162,15 +165,18 @@ def export(
     module = formats.module(to)
     if form is not Form.canonical and "form" not in signature(module.write).parameters:
         raise ValueError(f"the format {to} has no form '{form}'; leave out --form")
+    if int8 and int16:
+        raise ValueError("weights have 8 bits or 16; give --int8 or --int16")
+    bits = 8 if int8 else 16 if int16 else None
     source = open_run(network)
     found = open_network(source)
     if not isinstance(found, Network):
         raise ValueError(f"{network} is already an exported file; give the run it came from")
-    suffix = f"{'-int8' if int8 else ''}{'-portable' if form is Form.portable else ''}{module.SUFFIX}"
+    suffix = f"{f'-int{bits}' if bits else ''}{'-portable' if form is Form.portable else ''}{module.SUFFIX}"
     target = target_file(out or file_of(network, f"network{suffix}"), module.SUFFIX.removeprefix("."))
     options = {} if form is Form.canonical else {"form": form}
     with how_far("finding integers", "layers") as tell:
-        write(found, target, module, source, int8=int8, data=data, device=choose_device(device), tell=tell, **options)
+        write(found, target, module, source, bits=bits, data=data, device=choose_device(device), tell=tell, **options)
     console.print(f"wrote {target} ({target.stat().st_size / 2**20:.1f} MB)")
     if isinstance(source, Run) or "converted" in found.info:
         print_next(
@@ -212,9 +218,13 @@ def verify(
     )
     console.print(f"verdict: {found.verdict}")
     if not found.passed:
-        again = command_line("export", run, "--to", formats.of_file(file).__name__.rpartition(".")[2])
-        purpose = "export in floating point, which loses nothing" if found.only_rounded else "export this run again"
-        print_next((again, purpose))
+        again = ["export", run, "--to", formats.of_file(file).__name__.rpartition(".")[2]]
+        if not found.only_rounded:
+            print_next((command_line(*again), "export this run again"))
+        else:
+            finer = command_line(*again, "--int16", data=data), "weights of 16 bits: fewer spikes change"
+            exact = command_line(*again), "floating point: nothing is lost"
+            print_next(*([finer, exact] if found.bits == 8 else [exact]))
         raise typer.Exit(1)
 
 

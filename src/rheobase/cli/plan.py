@@ -79,7 +79,8 @@ def plan(
         for variant in plan.modes(chosen)
     ]
     where = choose_device(device)
-    times = _times(chosen, info, where)
+    timed = where.type == "cuda" or not grouped  # a CPU would take minutes and say nothing about many GPUs
+    times = _times(chosen, info, where) if timed else None
     forecast = scale.forecast(chosen, info, cluster, times.step if times and where.type == "cuda" else None)
     if json:
         print_json(
@@ -103,7 +104,8 @@ def plan(
     console.print(f"{chosen.network}, {chosen.timesteps} timesteps, {chosen.precision}, per GPU")
     console.print(rows, soft_wrap=False)
     console.print(f"{plan.RESERVED_GIB:g} GiB is reserved for CUDA itself.")
-    console.print(f"{device_name(where)}{_timed(chosen, times)}")
+    if timed:
+        console.print(f"{device_name(where)}{_timed(chosen, times)}")
     (largest,) = (mode["largest_batch"] for mode in modes if mode["memory"] == chosen.memory)
     _print_forecast(chosen, forecast, device_name(where), largest)
 

@@ -1,11 +1,12 @@
-"""Calibration for a given number of steps, layer by layer.
+"""Calibrate thresholds and biases layer by layer, for a given number of timesteps.
 
 Half a threshold is added, so that the number of spikes is rounded to the nearest instead of down (Deng & Gu 2021,
-Optimal conversion of conventional artificial neural networks to spiking neural networks). They spread it over the
-steps; here neurons start with it, unless they have to start at 0, as those that are trained. The threshold of a channel
-is the one with which its rounded activations differ least from those of the ReLU network, and a bias gives it the mean
-activation that it lacks (Li et al. 2021, A free lunch from ANN: towards efficient, accurate spiking neural networks
-calibration; its light version).
+Optimal conversion of conventional artificial neural networks to spiking neural networks). Deng & Gu spread it over the
+timesteps. Here, neurons start with it, unless they must start at 0, like neurons that will be trained.
+
+The threshold of a channel minimises the difference between its rounded activations and those of the ReLU network. A
+bias adds the mean activation that the channel lacks (the light version of Li et al. 2021, A free lunch from ANN:
+towards efficient, accurate spiking neural networks calibration).
 """
 
 import torch
@@ -15,13 +16,13 @@ from rheobase.convert.graph import Choice, Neurons
 from rheobase.convert.layers import Layers, channel_means
 from rheobase.deploy.network import Network
 
-VALUES = 4096  # of a channel, to choose its threshold by
-CANDIDATES = 100  # thresholds, in equal steps up to the largest activation
-ROUNDS = 4  # of the bias: a channel that is partly silent makes up for a part of what it lacks only
+VALUES = 4096  # activations of a channel that its threshold is chosen by
+CANDIDATES = 100  # thresholds to choose from, equally spaced up to the largest activation
+ROUNDS = 4  # corrections of the bias: one corrects a channel that is partly silent only in part
 
 
 def calibrated(graph: Network, images: Tensor, timesteps: int, *, spread: bool = False) -> Choice:
-    """For this number of `timesteps` alone; with `spread`, for neurons that start at 0."""
+    """Choose thresholds and biases for this number of `timesteps` only. With `spread`, neurons start at 0."""
     relu, layers, choice = Layers(graph, images, 1), Layers(graph, images, timesteps), Choice()
     for name, _ in zip(layers, relu, strict=True):
         activations = [current.relu() for current in relu.currents(name)]
@@ -41,9 +42,9 @@ def calibrated(graph: Network, images: Tensor, timesteps: int, *, spread: bool =
 
 
 def best_thresholds(activations: Tensor, timesteps: int) -> Tensor:
-    """For each channel of [C, values], where threshold / timesteps * (0 to timesteps spikes) comes closest.
+    """Return the threshold of each channel whose levels, threshold * spikes / timesteps, have the least squared error.
 
-    That is the least mean square. For a silent channel, any threshold will do.
+    `activations` are [C, values]. For a silent channel, any threshold will do.
     """
     largest = activations.amax(1, keepdim=True)
     largest = torch.where(largest > 0, largest, 1.0)
@@ -57,7 +58,7 @@ def best_thresholds(activations: Tensor, timesteps: int) -> Tensor:
 
 
 def _some(activations: list[Tensor]) -> Tensor:
-    """Values [C, n] of [1, N, C, ...] from everywhere, always the same ones."""
+    """Return all values [C, n] of activations [1, N, C, ...], or some of them, drawn with a fixed seed."""
     values = torch.cat([x[0].transpose(0, 1).flatten(1) for x in activations], 1)
     if values.shape[1] <= VALUES:
         return values

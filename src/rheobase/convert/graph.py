@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 from rheobase.deploy.convolution import convolution
 from rheobase.deploy.folding import fold
-from rheobase.deploy.network import INPUT, LIF, Network, Scale, linear
+from rheobase.deploy.network import INPUT, Network
+from rheobase.deploy.nodes import LIF, Scale, linear
 from rheobase.nn import QcfsSoma, ReluSoma, Soma
 
 Synapse = nn.Conv2d | nn.Linear | Scale
@@ -17,11 +18,11 @@ POOLS = (nn.MaxPool2d, nn.AdaptiveMaxPool2d)
 
 @dataclass(frozen=True)
 class Neurons:
-    """Integrate-and-fire neurons of one layer. A spike represents the threshold: one number, or one per channel."""
+    """The integrate-and-fire neurons of one layer. A spike represents the threshold: one number, or one per channel."""
 
     threshold: float | Tensor
     initial: float | Tensor = 0.0
-    """Potential before the first step."""
+    """Potential before the first timestep."""
 
     def __post_init__(self) -> None:
         lowest = float(torch.as_tensor(self.threshold).min())
@@ -29,36 +30,37 @@ class Neurons:
             raise ValueError(f"convert: expected a threshold above 0, got {lowest}")
 
     def layer(self, like: LIF, reset: str) -> LIF:
-        """Such neurons, as many as `like` has."""
+        """Return a layer of these neurons, with as many channels as `like`."""
         v_th = torch.zeros_like(like.v_th) + self.threshold
         return LIF(1.0, v_th, reset=reset, initial=self.initial)
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What a method chose for a network."""
+    """The choices of a method for a network."""
 
     neurons: dict[str, Neurons] = field(default_factory=dict)
     reset: str = "soft"
     shifts: dict[str, Tensor] = field(default_factory=dict)
-    """Added to the output [C] of these synapses at every step."""
+    """Added to the output [C] of these synapses at every timestep."""
 
 
 def relu_graph(model: nn.Module) -> Network:
-    """The synapses of a ReLU network, with its normalisation folded in, and a layer in the place of every ReLU.
+    """Return the synapses of a ReLU network, with normalisation folded in, and a layer in place of every ReLU.
 
-    Those are `LIF` nodes without a meaning yet; where the network was trained with qcfs, they have its thresholds.
+    The layers are `LIF` nodes, which are only placeholders. If the network was trained with qcfs, they have its
+    thresholds.
     """
     for path, module in model.named_modules():
         if isinstance(module, POOLS):
             raise ValueError(
-                f"convert: {path} ({type(module).__name__}) takes the largest of several inputs, which spikes cannot; "
-                "train the network with average pooling"
+                f"convert: {path} ({type(module).__name__}) takes the largest of several inputs, which is impossible "
+                "with spikes; train the network with average pooling"
             )
     graph = fold(model, _layer)
     if not any(isinstance(node, LIF) for node in graph.nodes.values()):
         raise ValueError("convert: the network has no layer of ReLUs")
-    heights(graph, dict.fromkeys(layers_of(graph), 1.0))  # says what cannot be converted, before the work begins
+    heights(graph, dict.fromkeys(layers_of(graph), 1.0))  # raises early if something cannot be converted
     return graph
 
 
@@ -67,7 +69,7 @@ def _layer(path: str, soma: Soma) -> LIF:
     steps = ("forward", "fire", "current", "deviation")
     if any(getattr(type(soma), name, None) is not getattr(kind, name) for name in steps):
         raise ValueError(
-            f"convert: the neurons of {path} ({type(soma).__name__}) are no ReLU; give a network that was trained "
+            f"convert: the neurons of {path} ({type(soma).__name__}) are not ReLUs; give a network that was trained "
             "with neuron=relu, or neuron=qcfs, and timesteps=1"
         )
     threshold = float(soma.threshold) if isinstance(soma, QcfsSoma) else 1.0
@@ -75,28 +77,28 @@ def _layer(path: str, soma: Soma) -> LIF:
 
 
 def layers_of(graph: Network) -> list[str]:
-    """The names of the layers of neurons, in order of execution."""
+    """Return the names of the layers of neurons, in order of execution."""
     return [name for name, node in graph.nodes.items() if isinstance(node, LIF)]
 
 
 def heights(graph: Network, thresholds: Mapping[str, float | Tensor]) -> dict[str, float | Tensor]:
-    """What a spike stands for in what every node yields, and 1 for values that are no spikes."""
+    """Return the activation that a spike in every node's output represents. It is 1 for outputs that are not spikes."""
     found: dict[str, float | Tensor] = {INPUT: 1.0}
-    carries: dict[str, set[str]] = {INPUT: set()}  # whose spikes arrive there, or in an average
+    carries: dict[str, set[str]] = {INPUT: set()}  # the layers whose spikes, or averages of them, each node passes on
     for name, node in graph.nodes.items():
         sources = graph.inputs[name]
         arriving = {layer for source in sources for layer in carries[source]}
         if isinstance(node, LIF):
             if arriving:
                 raise ValueError(
-                    f"convert: '{name}' reads the spikes of '{min(arriving)}' without a synapse between; put one there"
+                    f"convert: '{name}' reads the spikes of '{min(arriving)}' without a synapse in between; add one"
                 )
             found[name], carries[name] = thresholds[name], {name}
             continue
         if len(arriving) > 1 or (arriving and INPUT in sources):
             raise ValueError(
                 f"convert: '{name}' adds outputs of several layers ({', '.join(sorted(arriving))}), whose spikes stand "
-                "for different values; let every shortcut have a synapse, as in the paper's blocks"
+                "for different values; give every shortcut a synapse, as in the paper's blocks"
             )
         is_synapse = isinstance(node, Synapse)
         found[name], carries[name] = (1.0, set()) if is_synapse else (found[sources[0]], arriving)
@@ -104,7 +106,7 @@ def heights(graph: Network, thresholds: Mapping[str, float | Tensor]) -> dict[st
 
 
 def spiking(graph: Network, choice: Choice) -> Network:
-    """The network of integrate-and-fire neurons: its synapses multiply spikes by what they stand for."""
+    """Return the network of integrate-and-fire neurons. Its synapses multiply spikes by what they represent."""
     height = heights(graph, {name: neurons.threshold for name, neurons in choice.neurons.items()})
     nodes: dict[str, nn.Module] = {}
     for name, node in graph.nodes.items():

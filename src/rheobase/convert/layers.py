@@ -1,8 +1,8 @@
-"""Calibration images on their way through a network: all of them through one layer, then through the next one.
+"""Send calibration images through a network layer by layer: all images through one layer, then through the next.
 
-So a method can choose the neurons of a layer by what really arrives there, from neurons that it chose before.
+So a method can choose the neurons of a layer by the actual output of the neurons that it has chosen before.
 
-Shapes: T steps (1 where all are the same), N images.
+Shapes: T timesteps (1 if all are equal), N images.
 """
 
 from collections.abc import Iterable, Iterator
@@ -11,13 +11,14 @@ import torch
 from torch import Tensor
 
 from rheobase.convert.graph import Neurons, Synapse, layers_of
-from rheobase.deploy.network import INPUT, LIF, Network, per_channel
+from rheobase.deploy.network import INPUT, Network
+from rheobase.deploy.nodes import LIF, per_channel
 
-TOGETHER = 2048  # images times steps that go through a layer at once
+TOGETHER = 2048  # images times timesteps that go through a layer at once
 
 
 class Layers:
-    """Images [N, C, H, W] in a graph of `relu_graph`; what its layers have sent is kept while somebody needs it."""
+    """Images [N, C, H, W] in a graph from `relu_graph`. Outputs of layers are kept as long as they are needed."""
 
     def __init__(self, graph: Network, images: Tensor, timesteps: int) -> None:
         self.graph, self.timesteps, self.images = graph, timesteps, len(images)
@@ -32,22 +33,22 @@ class Layers:
         self._done_with = {name: [source for source, own in last.items() if own == name] for name in self.names}
 
     def __iter__(self) -> Iterator[str]:
-        """The names of the layers; what nobody needs behind one is forgotten after it."""
+        """Yield the names of the layers. After each, drop the outputs that no later layer needs."""
         for name in self.names:
             yield name
             for source in self._done_with[name]:
                 del self._sent[source]
 
     def currents(self, name: str) -> Iterator[Tensor]:
-        """What the neurons of that layer receive, [T, n, C, ...] of n images at a time."""
+        """Return the input currents of a layer: [T, n, C, ...] for n images at a time."""
         return (self._sum(self.graph.inputs[name], part) for part in self._parts)
 
     def send(self, name: str, outputs: Iterable[Tensor]) -> None:
-        """Let the layer send these [T, n, C, ...], for n images at a time."""
+        """Set the output of a layer: [T, n, C, ...] for n images at a time."""
         self._sent[name] = torch.cat(list(outputs), 1)
 
     def fire(self, name: str, neurons: Neurons, reset: str) -> Tensor:
-        """Let the layer send the spikes of such neurons; the mean activation [C] that they stand for."""
+        """Set the output of a layer to the spikes of these neurons. Return the mean activation [C] they represent."""
         like = self.graph.nodes[name]
         assert isinstance(like, LIF)
         lif = neurons.layer(like, reset)
@@ -57,7 +58,7 @@ class Layers:
         return neurons.threshold * channel_means(spikes)
 
     def own_synapse(self, name: str) -> str | None:
-        """A synapse that this layer is the first to read, if there is one: earlier layers do not see it change."""
+        """Return a synapse that no earlier layer reads, so that it can be changed, or None if there is none."""
         before = self.names[: self.names.index(name)]
         read = {source for layer in before for source in self.graph.inputs[layer]}
         own = [s for s in self.graph.inputs[name] if s not in read and isinstance(self.graph.nodes[s], Synapse)]
@@ -76,7 +77,7 @@ class Layers:
         return y + per_channel(self.shifts[name], y[0]) if name in self.shifts else y
 
     def _senders(self, name: str) -> set[str]:
-        """The layers, or the input, whose outputs arrive at that one through synapses and pools."""
+        """Return the layers (or the input) whose outputs reach this layer through synapses and pools."""
         found: set[str] = set()
         for source in self.graph.inputs[name]:
             leads = source == INPUT or isinstance(self.graph.nodes[source], LIF)
@@ -85,12 +86,12 @@ class Layers:
 
 
 def _along(height: float | Tensor, x: Tensor) -> float | Tensor:
-    """One number for all, or for each channel of x [T, n, C, ...]."""
+    """Return a number, or one per channel, in a shape that broadcasts with x [T, n, C, ...]."""
     return per_channel(height, x[0]) if isinstance(height, Tensor) else height
 
 
 def channel_means(outputs: Iterable[Tensor]) -> Tensor:
-    """The mean [C] of [T, n, C, ...], over all that come."""
+    """Return the mean [C] of all outputs [T, n, C, ...]."""
     sums, count = [], 0
     for x in outputs:
         sums.append(x.sum([d for d in range(x.ndim) if d != 2], dtype=torch.float64))
@@ -99,9 +100,10 @@ def channel_means(outputs: Iterable[Tensor]) -> Tensor:
 
 
 def quantile(outputs: Iterable[Tensor], percent: float, images: int) -> float:
-    """The value that so many percent of all values do not exceed, of [T, n, ...] for n of all `images` at a time.
+    """Return the value that `percent` of all values do not exceed. Outputs [T, n, ...] hold n of all `images` each.
 
-    The largest one where that is not above 0, and 1 where none is: of a silent layer, any threshold will do.
+    If it is not above 0, return the largest value. If that is not above 0 either, the layer is silent, any threshold
+    will do, and the result is 1.
     """
     if not 0 < percent <= 100:
         raise ValueError(f"expected a percentile above 0 and up to 100, got {percent}")

@@ -1,4 +1,4 @@
-"""The methods by name, and the one door to them."""
+"""The methods by name, and the function that applies them."""
 
 from collections.abc import Callable
 from inspect import signature
@@ -24,15 +24,15 @@ METHODS: dict[str, Callable[..., Choice]] = {
     "calibrated": calibrated,
     "qcfs": qcfs,
 }
-"""How the thresholds of a converted network can be chosen."""
+"""Methods to choose the thresholds of a converted network, by name."""
 
 
 @torch.no_grad()
 def convert(model: nn.Module, method: str, timesteps: int, images: Tensor | None = None, **options: Any) -> Network:
-    """The spiking network that `method` makes of a trained ReLU network, for so many timesteps.
+    """Convert a trained ReLU network to a spiking network with `method`, for this number of timesteps.
 
-    `images` [N, C, H, W] are some of its training images, as it sees them, on its device; `qcfs` needs none. `options`
-    are those of the method (`convert.data_norm`).
+    `images` [N, C, H, W] are some of its training images, preprocessed and on its device. `qcfs` needs none. `options`
+    belong to the method (see `convert.data_norm`, for example).
     """
     check_choice("method", method, METHODS)
     if timesteps < 1:
@@ -45,12 +45,12 @@ def convert(model: nn.Module, method: str, timesteps: int, images: Tensor | None
     quantised = any(isinstance(soma, QcfsSoma) for soma in somas(model).values())
     if quantised != (method == "qcfs"):
         raise ValueError(
-            "a network that was trained with neuron=qcfs has thresholds of its own; convert it by the method qcfs"
+            "a network that was trained with neuron=qcfs has thresholds of its own; convert it with the method qcfs"
             if quantised
             else "method qcfs needs a network that was trained with neuron=qcfs; choose another method for this one"
         )
     if method != "qcfs" and (images is None or not len(images)):
         raise ValueError(f"method {method} chooses thresholds by training images, but there are none; give some")
     if images is not None and images.ndim != 4:
-        raise ValueError(f"convert: expected images [N, C, H, W], got {list(images.shape)}: recordings have steps")
+        raise ValueError(f"convert: expected images [N, C, H, W], got {list(images.shape)}; recordings cannot be used")
     return spiking(graph, METHODS[method](graph, images, timesteps, **options))

@@ -1,15 +1,17 @@
-"""Networks that were trained for it (Bu et al. 2022, Optimal ANN-SNN conversion for high-accuracy and ultra-low-latency
-spiking neural networks): their activations are cut and rounded as spikes will do it, at thresholds that were learnt.
+"""Convert networks that were trained for conversion (Bu et al. 2022, Optimal ANN-SNN conversion for high-accuracy and
+ultra-low-latency spiking neural networks). Their activations are clipped and rounded like spike counts, at learnt
+thresholds.
 """
 
 from torch import Tensor
 
 from rheobase.convert.graph import Choice, Neurons, layers_of
-from rheobase.deploy.network import LIF, Network
+from rheobase.deploy.network import Network
+from rheobase.deploy.nodes import LIF
 
 
 def qcfs(graph: Network, images: Tensor | None, timesteps: int) -> Choice:
-    """The learnt thresholds, and half of them to start with; it needs no `images`."""
+    """Use the learnt thresholds, and start at half of them. This needs no `images`."""
     choice = Choice()
     for name in layers_of(graph):
         layer = graph.nodes[name]

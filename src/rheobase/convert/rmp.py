@@ -1,6 +1,6 @@
 """Residual membrane potentials (Han et al. 2020, RMP-SNN: residual membrane potential neuron for enabling deeper
-high-accuracy and low-latency spiking neural network): what is left above the threshold stays, by a soft reset, and
-thresholds are balanced on the spikes of such neurons.
+high-accuracy and low-latency spiking neural network). With a soft reset, the potential above the threshold is kept.
+Thresholds are balanced on the spikes of such neurons.
 """
 
 from torch import Tensor

@@ -1,7 +1,7 @@
-"""Thresholds from the spikes that arrive (Sengupta et al. 2019, Going deeper in spiking neural networks: VGG and
-residual architectures): layer by layer, the largest current of any neuron at any step is the threshold.
+"""Choose thresholds by the incoming spikes (Sengupta et al. 2019, Going deeper in spiking neural networks: VGG and
+residual architectures). Layer by layer, the largest current of any neuron at any timestep becomes the threshold.
 
-A spike resets the potential to 0, and images enter as they are, where Sengupta et al. make them spike at random.
+A spike resets the potential to 0. Images enter directly, while Sengupta et al. turn them into random spikes.
 """
 
 from torch import Tensor
@@ -10,7 +10,7 @@ from rheobase.convert.graph import Choice, Neurons
 from rheobase.convert.layers import Layers, quantile
 from rheobase.deploy.network import Network
 
-FEWEST, MOST = 16, 128  # steps: in fewer, spikes do not reach the last layers; in more, no larger current comes
+FEWEST, MOST = 16, 128  # timesteps: with fewer, spikes do not reach the last layers; more give no larger currents
 
 
 def spike_norm(graph: Network, images: Tensor, timesteps: int, *, percentile: float = 100.0) -> Choice:
@@ -18,7 +18,7 @@ def spike_norm(graph: Network, images: Tensor, timesteps: int, *, percentile: fl
 
 
 def balanced(graph: Network, images: Tensor, timesteps: int, percentile: float, *, reset: str) -> Choice:
-    """Thresholds at that percentile of the currents which neurons with this reset cause."""
+    """Choose thresholds at this percentile of the currents that neurons with this reset cause."""
     layers, choice = Layers(graph, images, min(max(timesteps, FEWEST), MOST)), Choice(reset=reset)
     for name in layers:
         choice.neurons[name] = Neurons(quantile(layers.currents(name), percentile, layers.images))

@@ -1,11 +1,11 @@
-"""A deployed network as one that can be trained again.
+"""Turn a deployed network into one that can be trained again.
 
-Folding multiplies tdBN into the weights (`deploy.folding`), and here it is taken out again: moments are measured on
-images, and weight and bias of tdBN undo them. So the network fires as the deployed one when it is evaluated, and nearly
-so when it is trained, with moments of the batch.
+Folding multiplies tdBN into the weights (`deploy.folding`). Here tdBN is put back: its moments are measured on images,
+and its weight and bias cancel them. So the network fires like the deployed one in evaluation, and nearly so in
+training, which uses the moments of the batch.
 
-Somas have one threshold for all layers and start at 0. So currents are scaled from the threshold of a layer to theirs,
-and a potential at the start is spread over the steps (Deng & Gu 2021): after them, it is there.
+Somas have the same threshold in all layers and start at 0. So currents are scaled from the threshold of a deployed
+layer to that of the soma, and an initial potential is spread over the timesteps (Deng & Gu 2021).
 """
 
 from collections.abc import Iterable
@@ -16,22 +16,23 @@ from torch import Tensor, nn
 
 from rheobase import functional
 from rheobase.convert.graph import Synapse, layers_of
-from rheobase.deploy.network import LIF, Network, Scale, node_name
+from rheobase.deploy.network import Network, node_name
+from rheobase.deploy.nodes import LIF, Scale
 from rheobase.nn import Soma, somas
 from rheobase.nn.convolution import carried_out
 
 
 @torch.no_grad()
 def unfold(network: Network, model: nn.Module, batches: Iterable[Tensor], timesteps: int) -> None:
-    """Give `model` the weights with which it fires like `network`; `batches` are images, all of one number."""
+    """Give `model` the weights with which it fires like `network`. All `batches` of images must have the same size."""
     modules: dict[str, Any] = {node_name(path): module for path, module in model.named_modules()}
     own = somas(model)
     if {node_name(path) for path in own} != {*layers_of(network)}:
-        raise ValueError("its layers of neurons are others")
+        raise ValueError("its layers of neurons differ")
     shifts = {}
     for path, soma in own.items():
         if not soma.normalize:
-            raise ValueError(f"{path} does not normalise, so no weights can be taken out of its currents")
+            raise ValueError(f"{path} does not normalise its input, so tdBN cannot be put back")
         lif = network.nodes[node_name(path)]
         assert isinstance(lif, LIF)
         gain = soma.v_th / lif.v_th
@@ -57,17 +58,17 @@ def unfold(network: Network, model: nn.Module, batches: Iterable[Tensor], timest
 def _copy(path: str, synapse: Any, node: Any) -> None:
     own, given = (getattr(getattr(layer, "weight", None), "shape", None) for layer in (synapse, node))
     if own is None or own != given:
-        raise ValueError(f"the synapses of {path} have other shapes")
+        raise ValueError(f"the synapses of {path} differ in shape")
     synapse.weight.copy_(node.weight)
 
 
 def _factor(soma: Soma) -> Tensor:
-    """By which tdBN multiplies each channel of each branch."""
+    """Return the factor that tdBN applies to each channel of each branch."""
     return soma.weight * soma.branches**-0.5 * soma.v_th / torch.sqrt(soma.running_var + soma.eps)
 
 
 def _set(soma: Soma, factor: Tensor, shift: Tensor, mean: Tensor, var: Tensor) -> None:
-    """Let tdBN be factor * x for each branch, and shift for all of them together, with these moments."""
+    """Set tdBN with these moments so that it computes factor * x for each branch, plus shift for all of them."""
     soma.running_mean.copy_(mean)
     soma.running_var.copy_(var)
     soma.weight.copy_(factor * torch.sqrt(var + soma.eps) / (soma.branches**-0.5 * soma.v_th))
@@ -75,7 +76,7 @@ def _set(soma: Soma, factor: Tensor, shift: Tensor, mean: Tensor, var: Tensor) -
 
 
 def _moments(model: nn.Module, batches: Iterable[Tensor], timesteps: int) -> dict[str, tuple[Tensor, Tensor]]:
-    """Mean and biased variance per channel of every branch of every soma, each [n, C], in evaluation mode."""
+    """Return mean and biased variance per channel of all branches of every soma, each [n, C], in evaluation mode."""
     found: dict[str, list[tuple[Tensor, Tensor]]] = {path: [] for path in somas(model)}
 
     def see(path: str, xs: tuple[Any, ...]) -> None:

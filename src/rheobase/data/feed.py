@@ -102,6 +102,12 @@ class Feed:
             for (start, stop), images_of_step, labels in list(parts)[max(0, first - step) :]:
                 yield images_of_step, labels, len(labels) / (stop - start)
 
+    def blank(self, timesteps: int) -> Tensor:
+        """Return images of nothing but zeros, as many as this process gets for the first step of an epoch."""
+        own = self._share(0, min(self.recipe.batch_size, len(self.train)))
+        images = torch.zeros(own.stop - own.start, *self.train.shape, dtype=self.dtype, device=self.device)
+        return self._steps_first(images, timesteps)
+
     def testing(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield this process's share of the test images, and their labels."""
         own = self._share(0, len(self.test))

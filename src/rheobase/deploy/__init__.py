@@ -1,4 +1,4 @@
-"""From a trained network to one that runs on spikes alone: fold, quantise, export, simulate."""
+"""Turn a trained network into one that runs on spikes alone: fold, quantise, export, simulate."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +10,7 @@ __all__ = ["Network", "fold"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import on first use: the simulator needs no torch."""
+    """Import on first use, because the simulator does not need torch."""
     if name == "fold":
         from rheobase.deploy.folding import fold
 

@@ -1,4 +1,4 @@
-"""How far two versions of a network agree: differing spikes per layer, logits, predictions."""
+"""Measure how far two versions of a network agree: differing spikes per layer, logits, predictions."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,36 +6,41 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from rheobase.deploy.network import LIF, Network, node_name
+from rheobase.deploy.network import Network, node_name
+from rheobase.deploy.nodes import LIF
 from rheobase.functional import readout
 from rheobase.nn import somas, watched
 
 
 @dataclass(frozen=True)
 class Record:
-    """What a network did: spikes [T, N, F] (bool) of every layer of neurons, logits [T, N, K]."""
+    """The activity of a network: spikes [T, N, F] (bool) of every layer of neurons, and logits [T, N, K]."""
 
     spikes: Mapping[str, Tensor]
     logits: Tensor
 
     def cpu(self) -> "Record":
-        """The same, away from the GPU it may be on."""
+        """Return the same record on the CPU."""
         return Record({name: spikes.cpu() for name, spikes in self.spikes.items()}, self.logits.cpu())
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """`layers`: share of differing spikes; `rates`: share of neurons that fired, in the first of the two networks."""
+    """How far two networks agree."""
 
     layers: Mapping[str, float]
+    """Share of spikes that differ."""
     rates: Mapping[str, float]
-    logits: float  # largest absolute difference
-    predictions: float  # share of inputs that both put into one class
+    """Spikes per neuron and timestep in the first network."""
+    logits: float
+    """Largest absolute difference."""
+    predictions: float
+    """Share of inputs that both assign to the same class."""
 
 
 @torch.no_grad()
 def record(network: nn.Module, x: Tensor, timesteps: int | None = None) -> Record:
-    """Run a deployed network, or a trained one (in evaluation mode), and keep all its spikes under the same names."""
+    """Run a deployed network, or a trained one in evaluation mode. Return all spikes, under the same names for both."""
     if isinstance(network, Network):
         spikes, value = {}, x
         for name, value in network.run(x, timesteps):
@@ -47,7 +52,7 @@ def record(network: nn.Module, x: Tensor, timesteps: int | None = None) -> Recor
     layers = {node_name(path): soma for path, soma in somas(network).items()}
 
     def keep(name: str, spikes: Tensor) -> None:
-        while name in kept:  # a layer that runs twice, under the names that folding gives it
+        while name in kept:  # a layer that runs twice gets the same names as in folding
             name += "_"
         kept[name] = spikes.flatten(2) > 0
 
@@ -56,7 +61,7 @@ def record(network: nn.Module, x: Tensor, timesteps: int | None = None) -> Recor
 
 
 def agreement(a: Record, b: Record) -> Agreement:
-    """Compare two records of the same network and input."""
+    """Compare two records of the same network and the same input."""
     if set(a.spikes) != set(b.spikes):
         raise ValueError(f"expected the same layers, got {', '.join(a.spikes)} and {', '.join(b.spikes)}")
     different = {name: (s != b.spikes[name]).double().mean().item() for name, s in a.spikes.items()}

@@ -1,6 +1,5 @@
-"""A network and its integer version at work side by side, layer by layer, while the latter is being made."""
+"""The integer version of a network at work, layer by layer, while it is being made."""
 
-import copy
 from collections.abc import Mapping, Sequence
 from math import prod
 
@@ -8,59 +7,57 @@ import torch
 from torch import Tensor, nn
 
 from rheobase.deploy.lower import node_shapes
-from rheobase.deploy.network import INPUT, LIF, Network
+from rheobase.deploy.network import INPUT, Network
+from rheobase.deploy.nodes import LIF
 
 MEMORY = 2**28  # bytes for the spikes of the widest layer, which take one each
 BATCH = 16  # images that run at once
 PLACES, VALUES = 8192, 2**25  # at most so many places in a layer's output are looked at, and values of their inputs
 
-Pair = tuple[Tensor, Tensor]  # of the exact network, and of its integer version
 Places = tuple[Tensor, ...]  # step, image, row and column
 
 
 class Calibration:
-    """`exact` is a network of convolutions and neurons, for `images` [T, N, C, H, W] in multiples of its input unit.
+    """`exact` is the network of convolutions and neurons; `images` [T, N, C, H, W] are integers.
 
     T is 1 where all steps see the same.
     """
 
     def __init__(self, exact: Network, images: Tensor, timesteps: int) -> None:
         self.inputs_of, self.timesteps = exact.inputs, timesteps
-        self.nodes = dict(copy.deepcopy(exact).float().nodes)  # fast; a spike that flips does not matter here
         self.until: dict[str, str] = {}  # whose spikes are needed up to which layer
         for name, node in exact.nodes.items():
             for synapse in exact.inputs[name] if isinstance(node, LIF) else (name,):
                 self.until |= dict.fromkeys(exact.inputs[synapse], name)
         widest = max(prod(shape) for shape in node_shapes(exact, tuple(images.shape[2:])).values())
         few = min(images.shape[1], max(1, MEMORY // (widest * timesteps)))
-        images = images[:, (torch.arange(few) * images.shape[1] // few).to(images.device)]  # from everywhere
-        self.sent: dict[str, Pair] = {INPUT: (images, images.round())}
+        from_everywhere = (torch.arange(few) * images.shape[1] // few).to(images.device)
+        self.sent: dict[str, Tensor] = {INPUT: images[:, from_everywhere]}
 
-    def inputs(self, synapses: Mapping[str, nn.Conv2d]) -> dict[str, Pair]:
+    def inputs(self, synapses: Mapping[str, nn.Conv2d]) -> dict[str, Tensor]:
         """What every synapse of one layer reads, [P, C * kernel], at the same places of the layer."""
-        sent = {name: (self._sent_to(name, 0), self._sent_to(name, 1)) for name in synapses}
+        sent = {name: self._sent_to(name) for name in synapses}
         name, conv = next(iter(synapses.items()))
-        steps = max(len(exact) for exact, _ in sent.values())
+        steps = max(len(x) for x in sent.values())
         most = min(PLACES, VALUES // max(conv.weight[0].numel() for conv in synapses.values()))
-        first = sent[name][0]
+        first = sent[name]
         where = _places((steps, first.shape[1], *_size(conv, first.shape[3:])), max(1, most))
         where = tuple(index.to(first.device) for index in where)
-        reads = {name: [_read(x, conv, where) for x in sent[name]] for name, conv in synapses.items()}
-        return {name: (exact, integer) for name, (exact, integer) in reads.items()}
+        return {name: _read(sent[name], conv, where) for name, conv in synapses.items()}
 
     def fire(self, name: str, nodes: Mapping[str, nn.Module]) -> None:
         """Let that layer of neurons fire; `nodes` has its integer version."""
-        self.sent[name] = self._spikes(name, self.nodes, 0), self._spikes(name, nodes, 1)
+        self.sent[name] = self._spikes(name, nodes)
         for source in [source for source, last in self.until.items() if last == name]:
             del self.sent[source]
 
-    def _sent_to(self, synapse: str, version: int) -> Tensor:
+    def _sent_to(self, synapse: str) -> Tensor:
         """The sum of what its sources send."""
-        first, *others = (self.sent[source][version] for source in self.inputs_of[synapse])
+        first, *others = (self.sent[source] for source in self.inputs_of[synapse])
         return sum((x.to(torch.uint8) for x in others), start=first.to(torch.uint8)) if others else first
 
-    def _spikes(self, name: str, nodes: Mapping[str, nn.Module], version: int) -> Tensor:
-        synapses = {synapse: self._sent_to(synapse, version) for synapse in self.inputs_of[name]}
+    def _spikes(self, name: str, nodes: Mapping[str, nn.Module]) -> Tensor:
+        synapses = {synapse: self._sent_to(synapse) for synapse in self.inputs_of[name]}
         parts = []
         for batch in zip(*(x.split(BATCH, 1) for x in synapses.values()), strict=True):
             currents = []
@@ -73,14 +70,14 @@ class Calibration:
 
 
 def _size(conv: nn.Conv2d, size: Sequence[int]) -> list[int]:
-    """Height and width of what the convolution makes of images of that size."""
+    """Return height and width of the convolution's output for images of this size."""
     assert not isinstance(conv.padding, str)
     windows = zip(size, conv.padding, conv.dilation, conv.kernel_size, conv.stride, strict=True)
     return [(n + 2 * p - d * (k - 1) - 1) // s + 1 for n, p, d, k, s in windows]
 
 
 def _places(shape: tuple[int, ...], most: int) -> Places:
-    """Of an output [T, N, H, W]: all, or so many at random, always the same ones."""
+    """Return all positions of an output [T, N, H, W], or at most `most` of them, drawn with a fixed seed."""
     total = prod(shape)
     chosen = torch.arange(total)
     if total > most:
@@ -89,13 +86,13 @@ def _places(shape: tuple[int, ...], most: int) -> Places:
 
 
 def _read(x: Tensor, conv: nn.Conv2d, where: Places) -> Tensor:
-    """What the convolution sees of x [T, N, C, H, W] at those places of its output: [P, C * kernel]."""
+    """Return the part of x [T, N, C, H, W] that the convolution reads for each of P outputs: [P, C * kernel]."""
     assert not isinstance(conv.padding, str)
     step, image, row, column = (index[:, None, None] for index in where)
     (top, left), (height, width) = conv.padding, conv.kernel_size
     padded = nn.functional.pad(x, (left, left, top, top))
     rows = row * conv.stride[0] + torch.arange(height, device=x.device)[:, None] * conv.dilation[0]
     columns = column * conv.stride[1] + torch.arange(width, device=x.device) * conv.dilation[1]
-    # [P, kernel, C]; a step that all share is there once
+    # [P, kernel, C]; if all timesteps share one image, x holds it once
     read = padded[step % len(x), image, :, rows, columns].permute(0, 3, 1, 2).flatten(1)
     return read if read.is_floating_point() else read.float()

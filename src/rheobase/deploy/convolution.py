@@ -1,4 +1,4 @@
-"""The convolution of a deployed network: its weights never change, so a CPU may keep them in its own order."""
+"""The convolution of a deployed network. Its weights never change, so a CPU can keep them in its preferred order."""
 
 from collections.abc import Callable
 from math import inf
@@ -14,10 +14,10 @@ Pair = int | tuple[int, ...]
 
 
 class FrozenConv2d(nn.Conv2d):
-    """`torch.nn.Conv2d` for inference: on a CPU, weights are prepared once (see `kernels.PreparedWeight`).
+    """`torch.nn.Conv2d` for inference. On a CPU, weights are prepared once (see `kernels.PreparedWeight`).
 
-    The weights of a quantised network are integers, or multiples of 2**-FRACTION_BITS, and come as float64, which
-    oneDNN does not know: where all sums are small enough, float32 is as exact and many times as fast.
+    The weights of a quantised network are integers, or multiples of 2**-FRACTION_BITS. They come as float64, which
+    oneDNN does not support. If all sums are small enough, float32 is just as exact and many times faster.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -37,7 +37,7 @@ class FrozenConv2d(nn.Conv2d):
         return self._prepared.convolve(x, weight, self.bias, window)
 
     def _small_integers(self, x: Tensor) -> bool:
-        """Whether every sum of the convolution is a number that float32 holds exactly."""
+        """Return whether float32 holds every sum of the convolution exactly."""
         weight = self.weight.detach()
         largest_sum = self._prepared.once("largest sum", weight, lambda: _largest_sum(weight))
         return largest_sum * max(abs(float(end)) for end in x.aminmax()) < 2**24 and torch.equal(x, x.round())
@@ -48,7 +48,7 @@ class FrozenConv2d(nn.Conv2d):
 
 
 def _largest_sum(weight: Tensor) -> float:
-    """The largest that an output can be for inputs of at most 1, in what the weights are multiples of; or infinite."""
+    """Return the largest possible output for inputs up to 1, in units of the weights. Infinite if they have no unit."""
     for steps in (1, 2**FRACTION_BITS):
         if torch.equal(weight * steps, (weight * steps).round()):
             return float(weight.abs().sum((1, 2, 3)).max()) * steps
@@ -58,7 +58,7 @@ def _largest_sum(weight: Tensor) -> float:
 def convolution(
     weight: Tensor, bias: Tensor | None, stride: Pair = 1, padding: Pair = 0, dilation: Pair = 1, groups: int = 1
 ) -> FrozenConv2d:
-    """A convolution with these very parameters."""
+    """Return a convolution that uses these parameters without copying them."""
     options: Any = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups, "device": "meta"}
     kernel: Any = tuple(weight.shape[2:])
     conv = FrozenConv2d(weight.shape[1] * groups, len(weight), kernel, bias=bias is not None, **options)

@@ -1,25 +1,20 @@
-"""Batchnorm-scale-fusion (Eq. 9-10): tdBN disappears into every synapse, and bare LIF neurons remain.
+"""Batchnorm-scale-fusion (Eq. 9-10): fold tdBN into the synapses, so that only synapses and bare LIF neurons remain.
 
-    W' = weight * alpha * v_th * W / sqrt(var + eps)
-    B' = weight * alpha * v_th * (B - mean) / sqrt(var + eps) + bias
-
-An identity shortcut becomes a synapse too: a scale per channel. The biases of a soma's branches are summed into its
-first one. The wiring is read from the blocks' own `forward`, so blocks of other shapes fold as well.
-
-A sum is no node: whoever reads it reads all its terms. So spikes that are added stay spikes, and neurons that get a sum
-of currents have several synapses.
+The wiring comes from tracing `forward`, so users' own blocks fold as well. `branches` has the equations. The first
+branch of a soma takes the sum of the biases of all branches.
 """
 
 import operator
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 
-from rheobase.deploy.convolution import convolution
-from rheobase.deploy.network import INPUT, LIF, Network, Scale, linear, node_name
+from rheobase.deploy.branches import Branch, Value, normalisation, without_identities
+from rheobase.deploy.network import INPUT, Network, node_name
+from rheobase.deploy.nodes import LIF
 from rheobase.nn import AvgPool2d, Conv2d, ReferenceSoma, ReluSoma, Soma, TdBN, as_sequence
 
 LAYERS = (nn.Conv2d, nn.Linear, nn.AvgPool2d, nn.Identity, nn.Dropout, nn.Dropout2d, TdBN)
@@ -27,60 +22,11 @@ ADDITIONS, IN_PLACE = (operator.add, torch.add, "add"), (operator.iadd, "add_")
 SPACE = [[list(axes)] for axes in ((-2, -1), (-1, -2), (3, 4), (4, 3))]  # height and width of a sequence
 
 
-@dataclass(frozen=True, eq=False)
-class _Branch:
-    """A synapse on its way to a soma, which may still scale it; it is a node once somebody reads it.
-
-    factor * (what `module` makes of the sum of the sources) + shift, per channel. Without a factor an identity changes
-    nothing, and is no node.
-    """
-
-    name: str
-    module: nn.Module  # Conv2d, Linear or Identity
-    sources: tuple[str, ...]
-    factor: Tensor | None = None  # in double precision
-    shift: Tensor | None = None
-    dtype: torch.dtype | None = None  # of the layer that normalises
-
-    def scaled(self, factor: Tensor, shift: Tensor | None, dtype: torch.dtype) -> "_Branch":
-        if self.shift is not None:
-            shift = factor * self.shift if shift is None else factor * self.shift + shift
-        return replace(self, factor=factor if self.factor is None else factor * self.factor, shift=shift, dtype=dtype)
-
-    def bias(self) -> Tensor | None:
-        own = None if isinstance(self.module, nn.Identity) else self.module.bias
-        if not isinstance(own, Tensor):
-            return self.shift
-        own = own.detach().double() if self.factor is None else self.factor * own.detach().double()
-        return own if self.shift is None else own + self.shift
-
-    def synapse(self, bias: Tensor | None) -> nn.Module:
-        """The node, which acts on a single step [N, C, ...], with this bias."""
-        module, factor, dtype = self.module, self.factor, self.dtype
-        if isinstance(module, nn.Identity):
-            assert factor is not None
-            return Scale(factor.to(dtype, copy=True), None if bias is None else bias.to(dtype, copy=True))
-        assert isinstance(module, (nn.Conv2d, nn.Linear))
-        weight = module.weight.detach()
-        dtype = dtype or weight.dtype
-        if factor is not None:
-            weight = weight.double() * factor.view(-1, *[1] * (weight.ndim - 1))
-        weight, bias = weight.to(dtype, copy=True), None if bias is None else bias.to(dtype, copy=True)
-        if isinstance(module, nn.Linear):
-            return linear(weight, bias)
-        assert not isinstance(module.padding, str)
-        return convolution(weight, bias, module.stride, module.padding, module.dilation, module.groups)
-
-
-_Term = str | _Branch  # the name of a node, or what will be one
-_Value = tuple[_Term, ...]  # a sum
-
-
 def fold(model: nn.Module, neurons: Callable[[str, Soma], LIF] | None = None) -> Network:
-    """The network of synapses and LIF neurons that fires the same spikes as `model` in evaluation mode.
+    """Return the network of synapses and LIF neurons that fires the same spikes as `model` in evaluation mode.
 
-    `model` is any network of synapses and somas that reads a sequence [T, N, C, H, W], or makes its input one by
-    `nn.as_sequence`. `neurons` makes others of a soma and its path: a conversion (`rheobase.convert`) has its own.
+    `model` is any network of synapses and somas that reads a sequence [T, N, C, H, W], or turns its input into one with
+    `nn.as_sequence`. `neurons` makes the neurons from the path of a soma and the soma; `rheobase.convert` has its own.
     """
     graph = _Graph(neurons or same_neurons)
     graph.result(graph.follow(model, (INPUT,)))
@@ -88,14 +34,14 @@ def fold(model: nn.Module, neurons: Callable[[str, Soma], LIF] | None = None) ->
 
 
 class _Proxy(fx.Proxy):
-    """Tells a += b, by which others may see a change, from a + b."""
+    """Distinguishes a += b, which changes a for its other readers too, from a + b."""
 
     def __iadd__(self, other: Any) -> fx.Proxy:
         return self.tracer.create_proxy("call_function", operator.iadd, (self, other), {})
 
 
 class _Tracer(fx.Tracer):
-    """Follows data through modules that are made of others, or of operations; layers stay whole."""
+    """Traces through modules that consist of other modules or of operations. Layers stay whole."""
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         if isinstance(m, LAYERS) or super().is_leaf_module(m, module_qualified_name):
@@ -106,7 +52,7 @@ class _Tracer(fx.Tracer):
         return _Proxy(node, self)
 
     def place(self) -> str:
-        """The innermost module that is being followed."""
+        """Return the path of the innermost module that is being traced."""
         return next(reversed(self.module_stack), "")
 
 
@@ -115,17 +61,17 @@ class _Graph:
     neurons: Callable[[str, Soma], LIF]
     nodes: dict[str, nn.Module] = field(default_factory=dict)
     inputs: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    made: dict[_Branch, str] = field(default_factory=dict)  # branches that are nodes
+    made: dict[Branch, str] = field(default_factory=dict)  # branches that are nodes
 
-    def follow(self, model: nn.Module, x: _Value) -> _Value:
-        """Add the layers of `model`, which reads x; return what it yields."""
+    def follow(self, model: nn.Module, x: Value) -> Value:
+        """Add the layers of `model` with input x. Return its output."""
         tracer = _Tracer()
         try:
             trace = tracer.trace(model)
         except Exception as error:
             reason = str(error).splitlines()[0]
             raise ValueError(f"fold: cannot follow {_where(model, tracer.place())}: {reason}") from error
-        values: dict[fx.Node, _Value] = {}
+        values: dict[fx.Node, Value] = {}
         inputs = 0
         for step in trace.nodes:
             named = (*step.args, *step.kwargs.values())
@@ -134,7 +80,7 @@ class _Graph:
             inside = f"{path}." if path else ""
             if step.op == "placeholder":
                 inputs += 1
-                if inputs == 2:  # how often the input is shown: a deployed network is told anew
+                if inputs == 2:  # the number of timesteps: a deployed network gets it at every call
                     continue
                 if inputs > 2:
                     raise ValueError(f"fold: {_where(model, path)} takes more than one input")
@@ -151,39 +97,40 @@ class _Graph:
                 pooled = self.add(f"{inside}pool", nn.AdaptiveAvgPool2d(1), *self.read(args[0]))
                 values[step] = self.flattened(inside, (pooled,))
             elif _adds(step, model) and len(args) == 2:
-                values[step] = total = _terms(args[0]) + _terms(args[1])
+                values[step] = total = without_identities(args[0]) + without_identities(args[1])
                 if len(set(total)) < len(total):
                     raise ValueError(
-                        f"fold: '{step.name}' in {_where(model, path)} adds what is in the sum already; let a synapse "
-                        "double it"
+                        f"fold: '{step.name}' in {_where(model, path)} adds the same value twice; use a synapse that "
+                        "doubles it"
                     )
             else:
                 raise ValueError(f"fold: cannot map the operation '{step.name}' in {_where(model, path)}")
-        raise ValueError(f"fold: {_where(model, '')} yields nothing")
+        raise ValueError(f"fold: {_where(model, '')} returns nothing")
 
-    def layer(self, path: str, module: nn.Module, args: list[_Value]) -> _Value:
+    def layer(self, path: str, module: nn.Module, args: list[Value]) -> Value:
         if isinstance(module, TdBN) and len(args) != module.branches:
             raise ValueError(f"fold: {path} expects {module.branches} branches, got {len(args)}")
         if isinstance(module, Soma):
             return (self.soma(path, module, args),)
-        if isinstance(module, nn.Dropout | nn.Dropout2d):  # which does nothing in evaluation
+        if isinstance(module, nn.Dropout | nn.Dropout2d):  # does nothing in evaluation
             return args[0]
         if isinstance(module, LAYERS) and not _computes_as_torch(module):
             raise ValueError(
-                f"fold: {path} ({type(module).__name__}) computes in a way of its own, which a deployed network does "
-                "not know; use the layers of rheobase.nn and torch.nn as they are"
+                f"fold: {path} ({type(module).__name__}) overrides the computation of its base class, which a deployed "
+                "network does not support; use the layers of rheobase.nn and torch.nn unchanged"
             )
         if isinstance(module, TdBN):
             return tuple(self.normalised(path, module, args))
         if isinstance(module, nn.Conv2d) and (module.padding_mode != "zeros" or isinstance(module.padding, str)):
             raise ValueError(
-                f"fold: cannot map the padding of {path} ({type(module).__name__}); expected zeros, counted"
+                f"fold: cannot map the padding of {path} ({type(module).__name__}); expected zeros, as a number of "
+                "pixels"
             )
         if isinstance(module, (nn.Conv2d, nn.Linear)):
-            return (_Branch(path, module, self.read(args[0])),)
-        if isinstance(module, nn.Identity):  # whose name is that of the synapse which it may become
+            return (Branch(path, module, self.read(args[0])),)
+        if isinstance(module, nn.Identity):  # it may become a synapse, under its own name
             nodes = tuple(term for term in args[0] if isinstance(term, str))
-            return (_Branch(path, module, nodes),) if len(nodes) == len(args[0]) else args[0]
+            return (Branch(path, module, nodes),) if len(nodes) == len(args[0]) else args[0]
         if isinstance(module, nn.AvgPool2d) and not module.ceil_mode and module.count_include_pad:
             window = (module.kernel_size, module.stride, module.padding)
             pool = nn.AvgPool2d(*window, divisor_override=module.divisor_override)
@@ -193,7 +140,7 @@ class _Graph:
             "Soma"
         )
 
-    def soma(self, path: str, soma: Soma, args: list[_Value]) -> str:
+    def soma(self, path: str, soma: Soma, args: list[Value]) -> str:
         neurons = self.neurons(path, soma)
         if soma.normalize:
             branches = self.normalised(path, soma, args)
@@ -207,36 +154,36 @@ class _Graph:
             sources = self.read(tuple(term for arg in args for term in arg))
         return self.add(path, neurons, *sources)
 
-    def normalised(self, path: str, norm: TdBN, args: list[_Value]) -> list[_Branch]:
-        """The terms of all branches behind tdBN; nodes among those of a branch are one synapse, of a scale."""
+    def normalised(self, path: str, norm: TdBN, args: list[Value]) -> list[Branch]:
+        """Return the terms of all branches after tdBN. All nodes among the terms of a branch share one scale."""
         branches = []
-        for arg, (factor, shift) in zip(args, _normalisation(norm), strict=True):
+        for arg, (factor, shift) in zip(args, normalisation(norm), strict=True):
             nodes = tuple(term for term in arg if isinstance(term, str))
-            terms = [term for term in arg if isinstance(term, _Branch)]
+            terms = [term for term in arg if isinstance(term, Branch)]
             if nodes:
-                terms.append(_Branch(f"{path}.scale", nn.Identity(), nodes))
+                terms.append(Branch(f"{path}.scale", nn.Identity(), nodes))
             for i, term in enumerate(terms):
                 branches.append(term.scaled(factor, shift if i == 0 else None, norm.weight.dtype))
         return branches
 
-    def flattened(self, inside: str, value: _Value) -> _Value:
-        """Term by term: what is added stays apart."""
+    def flattened(self, inside: str, value: Value) -> Value:
+        """Flatten each term by itself, so that the terms stay separate."""
         return tuple(self.add(f"{inside}flatten", nn.Flatten(), name) for name in self.read(value))
 
-    def read(self, value: _Value) -> tuple[str, ...]:
-        """The names of the nodes that yield its terms."""
+    def read(self, value: Value) -> tuple[str, ...]:
+        """Return the names of the nodes that compute its terms."""
         names: list[str] = []
-        for term in _terms(value):
-            if isinstance(term, _Branch) and term not in self.made:
+        for term in without_identities(value):
+            if isinstance(term, Branch) and term not in self.made:
                 self.made[term] = self.add(term.name, term.synapse(term.bias()), *term.sources)
-            names.append(self.made[term] if isinstance(term, _Branch) else term)
+            names.append(self.made[term] if isinstance(term, Branch) else term)
         return tuple(names)
 
-    def result(self, value: _Value) -> None:
-        """Let `value` be what the network yields: its last node."""
+    def result(self, value: Value) -> None:
+        """Make `value` the output of the network, and so its last node."""
         names = self.read(value)
         if len(names) > 1 or names[0] == INPUT:
-            raise ValueError(f"fold: expected one layer that yields the logits, got {', '.join(names)}")
+            raise ValueError(f"fold: expected one layer that computes the logits, got {', '.join(names)}")
         self.nodes[names[0]] = self.nodes.pop(names[0])
 
     def add(self, path: str, node: nn.Module, *sources: str) -> str:
@@ -248,16 +195,16 @@ class _Graph:
 
 
 def same_neurons(path: str, soma: Soma) -> LIF:
-    """Those of the soma, without normalisation."""
+    """Return the neurons of a soma, without normalisation."""
     if isinstance(soma, ReluSoma):
         raise ValueError(
-            f"fold: the neurons of {path} ({type(soma).__name__}) do not spike; make a spiking "
-            "network of it with `rheobase convert`, and give that file"
+            f"fold: the neurons of {path} ({type(soma).__name__}) do not spike; make a spiking network of it "
+            "with `rheobase convert`, and give that file"
         )
     if not fires_as_lif(soma):
         raise ValueError(
             f"fold: the neurons of {path} ({type(soma).__name__}) have dynamics of their own, which a deployed "
-            "network does not know; use Soma, or change only the spike of a ReferenceSoma"
+            "network does not support; use Soma, or change only the method spike of a ReferenceSoma"
         )
     decay = soma.present_decay()
     if isinstance(decay, Tensor):
@@ -267,14 +214,14 @@ def same_neurons(path: str, soma: Soma) -> LIF:
 
 
 def fires_as_lif(soma: Soma) -> bool:
-    """Whether the forward pass of a soma is that of `Soma`, whatever its surrogate."""
+    """Return whether a soma has the forward pass of `Soma`, whatever its surrogate."""
     kind = type(soma)
     base = ReferenceSoma if isinstance(soma, ReferenceSoma) else Soma
     steps = ("forward", "fire", "current", "_fire", "_moments", "_batch_moments", "deviation")
     if any(getattr(kind, name, None) is not getattr(base, name, None) for name in steps):
         return False
     if isinstance(soma.v_th, Tensor) and soma.v_th.numel() > 1:
-        return False  # a deployed layer has one
+        return False  # a deployed layer takes one threshold from its soma
     if not isinstance(soma, ReferenceSoma):
         return True
     v_th = float(soma.v_th)
@@ -284,7 +231,7 @@ def fires_as_lif(soma: Soma) -> bool:
 
 
 def _computes_as_torch(layer: nn.Module) -> bool:
-    """Whether a layer is what its base class is: a subclass may compute anything."""
+    """Return whether a layer computes what its base class does. A subclass could compute anything."""
     kind = type(layer)
     for ours in (Conv2d, AvgPool2d):
         if isinstance(layer, ours):
@@ -297,7 +244,7 @@ def _computes_as_torch(layer: nn.Module) -> bool:
 
 
 def _arguments(step: fx.Node) -> list[Any]:
-    """Of a method, without its tensor, by position or by name."""
+    """Return the arguments of a method after its tensor, given by position or by name."""
     return [list(a) if isinstance(a, list | tuple) else a for a in (*step.args[1:], *step.kwargs.values())]
 
 
@@ -306,7 +253,7 @@ def _where(model: nn.Module, path: str) -> str:
 
 
 def _adds(step: fx.Node, model: nn.Module) -> bool:
-    """Whether it adds two values, and does nothing else: nobody may see another one change."""
+    """Return whether the step only adds two values. An addition in place must not change a value with other readers."""
     if step.op not in ("call_function", "call_method") or step.kwargs:
         return False
     if step.target not in IN_PLACE:
@@ -314,25 +261,7 @@ def _adds(step: fx.Node, model: nn.Module) -> bool:
     changed = step.args[0]
     if not isinstance(changed, fx.Node) or len(changed.users) > 1:
         return False
-    if changed.op == "call_module":  # these hand on what they got
-        handing_on = (nn.Identity, nn.Dropout, nn.Dropout2d)
-        return not isinstance(model.get_submodule(str(changed.target)), handing_on)
+    if changed.op == "call_module":  # these return their input itself
+        passing_on = (nn.Identity, nn.Dropout, nn.Dropout2d)
+        return not isinstance(model.get_submodule(str(changed.target)), passing_on)
     return _adds(changed, model)
-
-
-def _terms(value: _Value) -> _Value:
-    """The same sum, without identities that change nothing."""
-    terms: list[_Term] = []
-    for term in value:
-        nothing = isinstance(term, _Branch) and isinstance(term.module, nn.Identity) and term.factor is None
-        terms += term.sources if isinstance(term, _Branch) and nothing else (term,)
-    return tuple(terms)
-
-
-def _normalisation(norm: TdBN) -> list[tuple[Tensor, Tensor]]:
-    """tdBN of every branch as factor * x + shift per channel, in double precision."""
-    weight, bias, mean, var = (
-        p.detach().double() for p in (norm.weight, norm.bias, norm.running_mean, norm.running_var)
-    )
-    factor = weight * float(norm.deviation) / torch.sqrt(var + norm.eps)
-    return list(zip(factor.unbind(), (bias - factor * mean).unbind(), strict=True))

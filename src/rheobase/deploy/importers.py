@@ -1,15 +1,15 @@
-"""Checkpoints of other tdBN code bases, converted exactly.
+"""Import checkpoints of other tdBN code bases, exactly.
 
-Ours is y = weight * alpha * v_th * (x - mean) / sqrt(var + eps) + bias, with alpha * v_th a constant of the layer.
-Others write it in two styles:
+Our tdBN is y = weight * alpha * v_th * (x - mean) / sqrt(var + eps) + bias, where alpha * v_th is a constant of the
+layer. Others write it in two styles:
 
     gamma     y = gamma * (x - mean) / sqrt(var + eps) + beta, where alpha * v_th was only the initial value of gamma
               (SpikingJelly, BrainCog, MS-ResNet; also plain batch normalisation over T and N)
     explicit  y = weight * factor * (x - mean) / sqrt(var + eps) + bias, with factor = alpha * v_th (STBP-simple)
 
-A shortcut that they do not normalise becomes one whose normalisation changes nothing. The neuron is not in such
-checkpoints: build the network with theirs (SpikingJelly's LIFNode with decay_input=False has decay = 1 - 1 / tau and
-v_th = v_threshold).
+A shortcut that they do not normalise gets a normalisation that changes nothing. Such checkpoints do not contain the
+settings of the neurons, so build the network with the same ones. (SpikingJelly's LIFNode with decay_input=False has
+decay = 1 - 1 / tau and v_th = v_threshold.)
 """
 
 from collections.abc import Iterable, Mapping
@@ -30,7 +30,7 @@ State = Mapping[str, Tensor]
 
 
 def read_state(path: str | Path) -> dict[str, Tensor]:
-    """The tensors of a checkpoint, `.safetensors` or of `torch.save`; loading it runs no code."""
+    """Return the tensors of a checkpoint (`.safetensors`, or written by `torch.save`). Loading it runs no code."""
     path = Path(path)
     if not path.is_file():
         raise ValueError(f"{path}: no such file")
@@ -48,7 +48,7 @@ def read_state(path: str | Path) -> dict[str, Tensor]:
 
 
 def branch_names(model: SpikingNet) -> list[str]:
-    """What `names` of `import_state` must name: every synapse, and `<layer>.<branch>` for every normalisation."""
+    """Return the keys that `names` of `import_state` needs: every synapse, and `<layer>.<branch>` for every tdBN."""
     names: list[str] = []
     for path, module in model.named_modules():
         if isinstance(module, (nn.Conv2d, nn.Linear)):
@@ -68,16 +68,16 @@ def import_state(
     eps: float = 1e-5,
     factors: Mapping[str, float] | None = None,
 ) -> None:
-    """Load their tensors into `model`.
+    """Load the tensors `state` of another code base into `model`.
 
-    `names` maps each of `branch_names` to the prefix of their layer, or to None for a branch that they do not
-    normalise. `eps` is theirs. In style "explicit", `factors` gives their alpha * v_th where it differs from ours.
+    `names` maps each of `branch_names` to the prefix of their layer, or to None if they do not normalise the branch.
+    `eps` is the one they use. In style "explicit", `factors` gives their alpha * v_th where it differs from ours.
     """
     if style not in STYLES:
         raise ValueError(f"unknown style '{style}'; choose one of {', '.join(STYLES)}")
     wrong = set(branch_names(model)) ^ set(names)
     if wrong:
-        raise ValueError(f"names must name every layer of the network once; check {', '.join(sorted(wrong))}")
+        raise ValueError(f"names must list every layer of the network once; check {', '.join(sorted(wrong))}")
     used: set[str] = set()
 
     def take(prefix: str | None, key: str, shape: torch.Size) -> Tensor:
@@ -121,7 +121,7 @@ def _normalises(module: nn.Module) -> TypeGuard[TdBN]:
 
 
 def _nothing(shape: torch.Size, factor: float, eps: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """A normalisation that returns what it receives: weight, bias, mean, variance."""
+    """Return weight, bias, mean and variance of a normalisation that changes nothing."""
     one, zero = torch.ones(shape, dtype=torch.float64), torch.zeros(shape, dtype=torch.float64)
     return one / factor, zero, zero, one - eps
 

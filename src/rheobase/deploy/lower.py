@@ -1,7 +1,7 @@
-"""The network with convolutions as its only synapses, for images of one size.
+"""Rewrite a network so that convolutions are its only synapses, for images of one size.
 
-An identity shortcut becomes a diagonal 1x1 convolution, a linear layer one whose kernel covers its whole input, and
-pooling disappears into the kernel behind it. Every synapse then meets single spikes, and any system that knows
+An identity shortcut becomes a diagonal 1x1 convolution. A linear layer becomes a convolution whose kernel covers its
+whole input. Pooling is merged into the kernel after it. Then every synapse reads single spikes, and any system with
 convolutions and LIF neurons can run the network.
 """
 
@@ -12,19 +12,20 @@ import torch
 from torch import Tensor, nn
 
 from rheobase.deploy.convolution import convolution
-from rheobase.deploy.network import INPUT, LIF, Network, Scale
+from rheobase.deploy.network import INPUT, Network
+from rheobase.deploy.nodes import LIF, Scale
 from rheobase.deploy.pairs import pair
 
 Shape = tuple[int, ...]
-Part = tuple[tuple[str, ...], list[nn.Module]]  # the sum of these nodes, behind these pools and flattens
+Part = tuple[tuple[str, ...], list[nn.Module]]  # the sum of these nodes, after these pools and flattens
 
 
 def lower(network: Network, input_shape: Shape) -> Network:
-    """`network` for images [C, H, W] of this shape, made of convolutions and LIF neurons."""
+    """Return `network` for images [C, H, W] of this shape, made of convolutions and LIF neurons only."""
     shapes = node_shapes(network, input_shape)
     nodes: dict[str, nn.Module] = {}
     inputs: dict[str, tuple[str, ...]] = {}
-    parts: dict[str, list[Part]] = {INPUT: [((INPUT,), [])]}  # of what every node yields
+    parts: dict[str, list[Part]] = {INPUT: [((INPUT,), [])]}  # of every node's output
     for name, node in network.nodes.items():
         read = _joined([part for source in network.inputs[name] for part in parts[source]])
         if isinstance(node, (nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.Flatten)):
@@ -37,7 +38,7 @@ def lower(network: Network, input_shape: Shape) -> Network:
             parts[name] = [((name,), [])]
             continue
         made = []
-        for i, (sources, before) in enumerate(read):  # where some of what it reads is pooled, it becomes several
+        for i, (sources, before) in enumerate(read):  # one synapse becomes several if its inputs are pooled differently
             shape = shapes[sources[0]] if len(shapes[sources[0]]) == 3 else (*shapes[sources[0]], 1, 1)
             made.append(name if i == 0 else f"{name}__{i}")
             nodes[made[i]], inputs[made[i]] = _convolution(name, node, before, shape, with_bias=i == 0), sources
@@ -45,7 +46,7 @@ def lower(network: Network, input_shape: Shape) -> Network:
         parts[name] = [(tuple(made), [])]
     (logits, before), *others = parts[name]
     if others or before or len(logits) > 1:
-        raise ValueError(f"'{name}' yields the logits, but cannot be one convolution; let one synapse yield them")
+        raise ValueError(f"'{name}' computes the logits, but is not one convolution; compute them in one synapse")
     return Network(
         nodes,
         inputs,
@@ -57,7 +58,7 @@ def lower(network: Network, input_shape: Shape) -> Network:
 
 
 def _joined(parts: list[Part]) -> list[Part]:
-    """One for all that go through the same pools."""
+    """Join the parts that go through the same pools."""
     joined: list[Part] = []
     for sources, before in parts:
         same = next((i for i, (_, pools) in enumerate(joined) if _equal(pools, before)), None)
@@ -75,19 +76,19 @@ def _equal(a: list[nn.Module], b: list[nn.Module]) -> bool:
 
 @torch.no_grad()
 def node_shapes(network: Network, input_shape: Shape) -> dict[str, Shape]:
-    """The shape of every node's output for one image [C, H, W], and of the input itself."""
+    """Return the shape of every node's output for one image [C, H, W], and of the input."""
     p = next(network.parameters())
     image = torch.zeros(1, *input_shape, dtype=p.dtype, device=p.device)
     return {INPUT: input_shape} | {name: tuple(value.shape[2:]) for name, value in network.run(image, 1)}
 
 
 def diagonal(scale: Scale) -> nn.Conv2d:
-    """The scale as a convolution in which no channel sees another."""
+    """Return the scale as a 1x1 convolution with a diagonal weight."""
     return convolution(torch.diag(scale.weight.detach())[:, :, None, None], _copy(scale.bias))
 
 
 def _convolution(name: str, node: nn.Module, before: list[nn.Module], shape: Shape, *, with_bias: bool) -> nn.Conv2d:
-    """The convolution that does on inputs of this shape what `node` does after the pools and flattens `before` it."""
+    """Return a convolution that computes the same as `before` followed by `node`, on inputs of this shape."""
     conv: nn.Conv2d
     if isinstance(node, nn.Linear):
         conv = convolution(_kernel_of(node.weight, nn.Sequential(*before), shape), _copy(node.bias))
@@ -102,13 +103,13 @@ def _convolution(name: str, node: nn.Module, before: list[nn.Module], shape: Sha
 
 
 def _after_pools(name: str, conv: nn.Conv2d, pools: list[nn.Module], shape: Shape) -> nn.Conv2d:
-    """The convolution behind the pools as a single one, whose kernel spreads every weight over a window."""
+    """Return the pools and the convolution after them as one convolution, which spreads each weight over a window."""
     if conv.groups != 1:
         raise ValueError(f"'{name}': a convolution in {conv.groups} groups is not a plain convolution")
     sizes = [shape[1:]]
     for pool in pools:
         if not isinstance(pool, nn.AvgPool2d):
-            raise ValueError(f"'{name}': a convolution behind {type(pool).__name__} is not a plain convolution")
+            raise ValueError(f"'{name}': a convolution after {type(pool).__name__} is not a plain convolution")
         windows = zip(sizes[-1], pair(pool.kernel_size), pair(pool.stride), pair(pool.padding), strict=True)
         sizes.append(tuple((n + 2 * p - k) // s + 1 for n, k, s, p in windows))
     for pool, size, pooled in reversed(list(zip(pools, sizes, sizes[1:], strict=False))):
@@ -116,11 +117,11 @@ def _after_pools(name: str, conv: nn.Conv2d, pools: list[nn.Module], shape: Shap
         kernel, stride, padding = pair(pool.kernel_size), pair(pool.stride), pair(pool.padding)
         own_padding = pair(conv.padding)
         for n, after, k, s, p, own in zip(size, pooled, kernel, stride, padding, own_padding, strict=True):
-            # what the convolution pads are zeros, so the windows beyond the edges must see nothing of the image
+            # the convolution pads with zeros, so windows beyond the edges must not reach into the image
             if own and (k > s + p or after * s - p < n):
                 raise ValueError(
-                    f"'{name}': a convolution with padding behind pools of {k} every {s} of {n} pixels is not a plain "
-                    "convolution; let the windows cover the image without overlap"
+                    f"'{name}': a padded convolution after a pool (window {k}, stride {s}, {n} pixels) is not a plain "
+                    "convolution; choose windows that cover the image without overlap"
                 )
         share = torch.full((1, 1, *kernel), 1 / (pool.divisor_override or prod(kernel))).to(conv.weight)
         step = [d * s for d, s in zip(conv.dilation, stride, strict=True)]
@@ -135,7 +136,7 @@ def _after_pools(name: str, conv: nn.Conv2d, pools: list[nn.Module], shape: Shap
 
 
 def _kernel_of(weight: Tensor, before: nn.Module, shape: Shape) -> Tensor:
-    """The kernel [K, C, H, W] of a linear layer [K, F] behind linear operations: their transpose, applied to it."""
+    """Return the kernel [K, C, H, W] of a linear layer [K, F] after linear operations: apply their transpose to it."""
     origin = torch.zeros(len(weight), *shape, dtype=weight.dtype, device=weight.device)
     transpose = torch.func.vjp(lambda x: before(x).flatten(1), origin)[1]
     return transpose(weight.detach())[0]

@@ -1,14 +1,14 @@
-"""Whole numbers from files, and sizes of windows: two of them, or one for both. Plain: the simulator needs no torch."""
+"""Whole numbers from files, and sizes of windows: two numbers, or one for both. The simulator uses it without torch."""
 
 from typing import Any
 
 LARGEST = 2**10 - 1
-LARGEST_INPUT = 511  # of a quantised network that does not say it: signed, 10 bits
-FRACTION_BITS = 8  # of its biases, thresholds and potentials, and of its wide weights
+LARGEST_INPUT = 511  # default of a quantised network: 10 bits with sign
+FRACTION_BITS = 8  # of biases, thresholds, potentials and wide weights of a quantised network
 
 
 def pair(value: Any, least: int = 0) -> tuple[int, int]:
-    """Height and width in a number, a sequence or an array; a ValueError if one is below `least` or too large."""
+    """Return height and width from a number, a sequence or an array. Raise a ValueError if one is out of bounds."""
     plain = value.ravel().tolist() if hasattr(value, "ravel") else value
     both = list(plain) if isinstance(plain, list | tuple) else [plain]
     if not 1 <= len(both) <= 2 or not all(_is_whole(n) and least <= n <= LARGEST for n in both):
@@ -17,7 +17,7 @@ def pair(value: Any, least: int = 0) -> tuple[int, int]:
 
 
 def whole(value: Any, least: int, largest: int, what: str) -> int:
-    """A whole number within these bounds; a ValueError says `what` is not one."""
+    """Return a whole number within these bounds, or raise a ValueError about `what`."""
     if not _is_whole(value) or not least <= value <= largest:
         raise ValueError(f"{what}: expected a whole number from {least} to {largest}, got {str(value)[:60]}")
     return int(value)

@@ -5,11 +5,13 @@ branch, such as those along a stream of currents. Biases, thresholds and the pot
 have FRACTION_BITS more, at the width of an int32 accumulator; the decay is an integer over 2**FRACTION_BITS. So a step
 of a layer is: add int8 weights, decay by a product and a shift, compare. Two kinds of weights have the fraction too, 16
 bits in all: identity scales, and those of the first layer, which multiplies pixels anyway and whose errors go through
-all others. The readout has one unit for all classes, so its sums can be compared as they are. Images are rounded to
-integers of 13 bits, or of 10 where the first layer shares its unit with 8-bit weights.
+all others. If 8 bits flip too many spikes, all weights can have 16. The readout has one unit for all classes, so its
+sums can be compared as they are. Images are rounded to integers of 13 bits, or of 10 where the first layer shares its
+unit with 8-bit weights.
 
 Layers are rounded in order of execution, for what the integer layers before them send (see `rounding`); what the mean
-current of a channel lacks after that goes into its bias.
+current of a channel loses by that goes into its bias. What flipped spikes change in it does not: found on some images,
+that is mostly noise on others.
 
 The result is a `Network` whose numbers are such integers (over a power of two), held in float64, which is exact.
 """
@@ -20,13 +22,15 @@ import torch
 from torch import Tensor, nn
 
 from rheobase import functional
-from rheobase.deploy.calibration import Calibration, Pair
+from rheobase.deploy.calibration import Calibration
 from rheobase.deploy.convolution import convolution
 from rheobase.deploy.lower import lower
-from rheobase.deploy.network import INPUT, LIF, Network, Scale
+from rheobase.deploy.network import INPUT, Network
+from rheobase.deploy.nodes import LIF, Scale
 from rheobase.deploy.pairs import FRACTION_BITS, LARGEST_INPUT
 from rheobase.deploy.rounding import LARGEST, rounded
 
+BITS = (8, 16)  # of the weights
 STEPS = 64  # neurons that do not leak must not overflow within so many, or within those of the calibration
 COARSEST, COARSEST_WIDE = 16, 256  # how much coarser units may be for that, of 8-bit weights and of wider ones
 WIDE_INPUT = 4095
@@ -40,12 +44,16 @@ def silent(done: int, layers: int) -> None:
 
 
 @torch.no_grad()
-def quantize(network: Network, images: Tensor, timesteps: int | None = None, tell: Tell = silent) -> Network:
+def quantize(
+    network: Network, images: Tensor, timesteps: int | None = None, tell: Tell = silent, *, bits: int = 8
+) -> Network:
     """The integer version of `network`, calibrated by some inputs without labels, on the device of the network.
 
     These are images [N, C, H, W], shown for `timesteps` steps, or sequences [T, N, C, H, W]. `tell` is called before
-    every layer, with the number of those that are done and of all.
+    every layer, with the number of those that are done and of all. Weights have 8 `bits`, or 16: all are wide then.
     """
+    if bits not in BITS:
+        raise ValueError(f"quantize: expected weights of {' or '.join(map(str, BITS))} bits, got {bits}")
     if network.integer:
         raise ValueError("this network is quantised already")
     timesteps = functional.check_sequence(images, timesteps)
@@ -58,12 +66,12 @@ def quantize(network: Network, images: Tensor, timesteps: int | None = None, tel
     for name in first:  # a convolution reads spikes, or multiples of the input unit
         convolutions[name].weight.mul_(input_unit)
     scales = {name for name in convolutions if isinstance(network.nodes[name], Scale)}
-    wide = first | scales
+    wide = first | scales if bits == 8 else set(convolutions)
     sequence = images[None] if images.ndim == 4 else images
     device = next(exact.parameters()).device
-    calibration = Calibration(exact, sequence.to(device, torch.float64) / input_unit, timesteps)
+    calibration = Calibration(exact, (sequence.to(device, torch.float64) / input_unit).round(), timesteps)
     reads = {name: largest_input if name in first else len(exact.inputs[name]) for name in convolutions}
-    units = _units(exact, convolutions, first, scales, reads, timesteps)
+    units = _units(exact, convolutions, wide, scales, reads, timesteps)
     nodes: dict[str, nn.Module] = {}
     for name, node in exact.nodes.items():
         if isinstance(node, LIF):
@@ -92,7 +100,7 @@ def quantize(network: Network, images: Tensor, timesteps: int | None = None, tel
         input_unit=input_unit,
         input_largest=largest_input,
         logit_unit=logit_unit,
-        info=network.info,
+        info=network.info | {"bits": bits},
     ).eval()
 
 
@@ -111,7 +119,7 @@ def _check(network: Network) -> None:
 def _units(
     network: Network,
     convolutions: Mapping[str, nn.Conv2d],
-    first: set[str],
+    wide: set[str],
     scales: set[str],
     reads: Mapping[str, int],
     timesteps: int,
@@ -125,7 +133,7 @@ def _units(
         # identity shortcuts alone are wide enough in any unit
         unit = int8_unit(weights) if weights else torch.stack([lif.v_th for lif in neurons]).amin(0) / LARGEST
         biases = [conv.bias.abs() for conv in synapses.values() if conv.bias is not None]
-        coarsest = unit * (COARSEST_WIDE if synapses.keys() <= first else COARSEST)
+        coarsest = unit * (COARSEST_WIDE if synapses.keys() <= wide else COARSEST)
         for name, lif in zip(group, neurons, strict=True):
             steps = _steps(lif, timesteps)
             # a channel with hardly any weights needs no unit as fine as they are
@@ -180,19 +188,17 @@ def in_units(weight: Tensor, unit: Tensor) -> Tensor:
 
 
 def _integers(
-    synapses: Mapping[str, nn.Conv2d], unit: Tensor, wide: set[str], inputs: Mapping[str, Pair]
+    synapses: Mapping[str, nn.Conv2d], unit: Tensor, wide: set[str], inputs: Mapping[str, Tensor]
 ) -> dict[str, nn.Module]:
     """The synapses of one layer in multiples of unit [C]: integers, or with fraction bits if they are `wide`.
 
-    The first gets the bias by which the mean current over their `inputs` stays what it was.
+    The first gets the bias by which the mean current of the same `inputs` stays what it was.
     """
     weights, lacking = {}, torch.zeros_like(unit)
     for name, conv in synapses.items():
-        exact, integer = inputs[name]
         weight = (conv.weight / unit.view(-1, 1, 1, 1)).flatten(1)
-        weights[name] = torch.round(weight * _ONE) / _ONE if name in wide else rounded(weight, integer)
-        was, now = (read.mean(0, dtype=torch.float64) for read in (exact, integer))
-        lacking += weight @ was - weights[name] @ now
+        weights[name] = torch.round(weight * _ONE) / _ONE if name in wide else rounded(weight, inputs[name])
+        lacking += (weight - weights[name]) @ inputs[name].mean(0, dtype=torch.float64)
     nodes: dict[str, nn.Module] = {}
     for name, conv in synapses.items():
         bias = None if conv.bias is None else conv.bias / unit

@@ -1,23 +1,23 @@
-"""Weights as integers, rounded for the inputs that they will meet.
+"""Round weights to integers, with regard to the inputs of the layer.
 
-Rounding every weight to the nearest integer is best for inputs that have nothing to do with each other. Those of a real
-layer do, so the error of one weight can be made good by others: the weights are rounded one after the other, and what
-each of them loses goes to those behind it (GPTQ, Frantar et al. 2023).
+Rounding to the nearest integer is best if inputs are uncorrelated. The inputs of a real layer are correlated, so other
+weights can compensate for the error of one. The weights are rounded one after another, and the error of each is spread
+over those that follow (GPTQ, Frantar et al. 2023).
 """
 
 import torch
 from torch import Tensor
 
 LARGEST = 127
-GROUP = 1024  # weights of an output that make good for each other
-BLOCK = 64  # of these, what they pass on to all behind them is added at once
-DAMPING, DOUBT = 0.01, 0.1  # in mean squares of the inputs: correlations that few samples show are not trusted
+GROUP = 1024  # weights of an output that compensate for each other
+BLOCK = 64  # weights whose errors are passed on to the weights after the block at once
+DAMPING, DOUBT = 0.01, 0.1  # relative to the mean square of the inputs; few samples give uncertain correlations
 
 
 def rounded(weight: Tensor, inputs: Tensor) -> Tensor:
-    """Weights [K, F] as integers of 8 bits, such that their sums over `inputs` [P, F] change little.
+    """Return weights [K, F] as 8-bit integers, such that their sums over `inputs` [P, F] change little.
 
-    Inputs that are spikes may come as float32: their products are counts, which it holds exactly.
+    Spikes may be given in float32, because their products are counts, which float32 holds exactly.
     """
     groups = zip(weight.split(GROUP, 1), inputs.split(GROUP, 1), strict=True)
     return torch.cat([_rounded(w, x) for w, x in groups], 1)
@@ -27,9 +27,9 @@ def _rounded(weight: Tensor, inputs: Tensor) -> Tensor:
     moments = (inputs.T @ inputs).to(weight.dtype) / len(inputs)
     damping = DAMPING + DOUBT * weight.shape[1] / len(inputs)
     moments.diagonal().add_(damping * moments.diagonal().mean().item() or 1.0)
-    # row j says how an error of weight j is best spread over the weights behind it
+    # row j says how to spread the error of weight j over the weights after it
     spread = torch.linalg.cholesky(torch.cholesky_inverse(torch.linalg.cholesky(moments)), upper=True)
-    rest = weight.T.clone(memory_format=torch.contiguous_format)  # a row for every input
+    rest = weight.T.clone(memory_format=torch.contiguous_format)  # one row per input
     result = torch.empty_like(rest)
     for start in range(0, len(rest), BLOCK):
         stop = min(start + BLOCK, len(rest))

@@ -1,7 +1,7 @@
-"""What a network makes of images of one size, worked out from its layers alone: nothing is run.
+"""Work out the shapes of all outputs of a network from its layers, without running it.
 
-A network from a file is not trusted: layers that do not fit each other are named here, and so is one that would take
-more memory than its file may.
+A network from a file is not trusted. Layers that do not fit together, or need too much memory for the size of the file,
+are refused here.
 """
 
 from math import prod
@@ -9,18 +9,19 @@ from math import prod
 from torch import nn
 
 from rheobase import limits
-from rheobase.deploy.network import INPUT, LIF, Network, Scale
+from rheobase.deploy.network import INPUT, Network
+from rheobase.deploy.nodes import LIF, Scale
 from rheobase.deploy.pairs import pair
 
 Shape = tuple[int, ...]
-COPIES = 2  # of an output: as it is made and as it is kept
+COPIES = 2  # of an output: one in the making, one that is kept
 FLOAT, DOUBLE = 4, 8  # bytes
 
 
 def outputs(network: Network, input_shape: Shape, timesteps: int, size: int) -> int:
-    """How many logits `network`, from a file of `size` bytes, has for an image [C, H, W] of this shape.
+    """Return the number of logits of `network`, from a file of `size` bytes, for an image [C, H, W] of this shape.
 
-    A ValueError says why it cannot be run: its layers do not fit, or take more memory than the file may.
+    Raise a ValueError if its layers do not fit together, or need too much memory for a file of this size.
     """
     found = shapes(network, input_shape)
     width = max([FLOAT, *(p.element_size() for p in network.parameters())])
@@ -36,7 +37,7 @@ def outputs(network: Network, input_shape: Shape, timesteps: int, size: int) -> 
 
 
 def shapes(network: Network, input_shape: Shape) -> dict[str, Shape]:
-    """The shape of every node's output for one image [C, H, W], and of the input itself."""
+    """Return the shape of every node's output for one image [C, H, W], and of the input."""
     found = {INPUT: input_shape}
     for name, node in network.nodes.items():
         sources = {found[source] for source in network.inputs[name]}
@@ -52,7 +53,7 @@ def shapes(network: Network, input_shape: Shape) -> dict[str, Shape]:
 
 
 def _after(node: nn.Module, shape: Shape) -> Shape | None:
-    """The shape of the output; None where the input does not fit."""
+    """Return the shape of the output, or None if the input does not fit."""
     if isinstance(node, nn.Linear):
         return (node.out_features,) if shape == (node.in_features,) else None
     if isinstance(node, nn.Flatten):
@@ -73,13 +74,13 @@ def _after(node: nn.Module, shape: Shape) -> Shape | None:
 
 
 def _windows(node: nn.Module, after: Shape) -> int:
-    """Values of the windows that a convolution slides over: in double precision torch writes all of them out."""
+    """Return the number of values in all windows of a convolution. In double precision, torch copies every window."""
     if not isinstance(node, nn.Conv2d):
         return 0
     return node.in_channels * prod(node.kernel_size) * prod(after[1:])
 
 
 def _slid(shape: Shape, kernel: tuple[int, ...] | list[int], node: nn.Conv2d | nn.AvgPool2d) -> Shape:
-    """Height and width after sliding a window."""
+    """Return height and width after sliding a window."""
     stride, padding = pair(node.stride), pair(node.padding)
     return tuple((n + 2 * p - k) // s + 1 for n, k, s, p in zip(shape[1:], kernel, stride, padding, strict=True))

@@ -1,4 +1,4 @@
-"""Trained networks that come with the package, by name: folders of runs, with 8-bit weights."""
+"""Trained networks that ship with the package: folders of runs with 8-bit weights, found by name."""
 
 from pathlib import Path
 
@@ -10,10 +10,10 @@ def names() -> list[str]:
 
 
 def find(source: Path) -> Path:
-    """`source` itself where there is such a run or file, or else the folder of the network of that name."""
+    """Return `source` if it exists, or else the folder of the shipped network with this name."""
     if source.exists():
         return source
     if str(source) in names():
         return FOLDER / source
-    known = ", ".join(names()) or "there is none here"
+    known = ", ".join(names()) or "there are none"
     raise ValueError(f"{source} is not the folder of a run, a file, or a network of the package ({known})")

@@ -1,10 +1,10 @@
-"""The reference simulator: runs an exported NIR file event by event and counts what it does.
+"""The reference simulator: run an exported NIR file event by event and count the operations.
 
-Neurons may have more than a file can say, where `formats.nir.to_graph` made them: `v_lowered`, by which a spike lowers
-their potential instead of a reset, and `v_initial`, where they start.
+It interprets the file independently of the rest of the package, with NumPy and h5py alone. A spike adds the weights of
+its synapses to the neurons that they reach. A weight of zero is not a synapse, and silent neurons cost nothing.
 
-It is an independent reading of the file, with NumPy and h5py alone: a spike adds the weights of its own synapses to
-the neurons they reach, a weight of zero is no synapse, silent neurons cost nothing.
+Neurons from `formats.nir.to_graph` may have two values that a NIR file cannot express: `v_lowered`, by which a spike
+lowers the potential instead of resetting it, and `v_initial`, the potential at the start.
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ Array = NDArray[np.float64]
 
 @dataclass
 class Operations:
-    """Additions and multiplications done, in synapses and in neurons; a multiplication includes the addition of it."""
+    """Additions and multiplications in synapses and neurons. A multiplication includes the addition of its product."""
 
     additions: int = 0
     multiplications: int = 0
@@ -31,15 +31,15 @@ class Operations:
 
 @dataclass
 class Simulation:
-    """What a simulated network did."""
+    """The result of a simulation."""
 
     logits: Array  # [T, K]
-    spikes: dict[str, NDArray[np.bool_]]  # [T, ...] of every node of neurons
-    operations: dict[str, Operations]  # of every node, over all steps
+    spikes: dict[str, NDArray[np.bool_]]  # [T, ...] of every layer of neurons
+    operations: dict[str, Operations]  # of every node, over all timesteps
 
 
 def simulate(graph: Graph, x: NDArray[Any], timesteps: int | None = None) -> Simulation:
-    """Run one image [C, H, W] for `timesteps` steps, or a sequence [T, C, H, W]."""
+    """Run one image [C, H, W] for `timesteps`, or a sequence [T, C, H, W]."""
     (_, inlet), *_ = graph.nodes.items()
     if x.shape[-3:] != inlet.shape or x.ndim not in (3, 4) or (x.ndim == 3) == (timesteps is None):
         raise ValueError(
@@ -65,7 +65,7 @@ def simulate(graph: Graph, x: NDArray[Any], timesteps: int | None = None) -> Sim
 
 
 def _rounded(x: NDArray[Any], metadata: dict[str, float | str]) -> Array:
-    """A quantised network reads multiples of its input unit, up to a largest one."""
+    """Round the input of a quantised network to whole units and clip it."""
     if "input_unit" not in metadata:
         return x.astype(np.float64)
     largest = float(metadata.get("input_largest", LARGEST_INPUT))
@@ -73,7 +73,7 @@ def _rounded(x: NDArray[Any], metadata: dict[str, float | str]) -> Array:
 
 
 class _Layer:
-    """One node at work: its state and its counts."""
+    """A node with its state and its counts."""
 
     def __init__(self, node: Node, metadata: dict[str, float | str]) -> None:
         self.node, self.done = node, Operations()
@@ -83,7 +83,7 @@ class _Layer:
             dt = float(metadata["dt"])
             gain = dt / node.values["tau"] if node.kind == "LIF" else np.zeros(node.shape)
             self.decay, self.r = 1 - gain, (gain if node.kind == "LIF" else dt) * node.values["r"]
-            if self.bits is not None:  # exact numbers behind the rounding of tau and r
+            if self.bits is not None:  # recover the exact numbers from the rounded tau and r
                 one = 2.0 ** float(self.bits)
                 self.decay, self.r = np.rint(self.decay * one) / one, np.ones(node.shape)
         if node.kind == "Conv2d":
@@ -106,7 +106,7 @@ class _Layer:
         return np.sum(inputs, axis=0).reshape(self.node.shape)
 
     def _synapse(self, inputs: list[Array]) -> Array:
-        """Every source sends events of its own."""
+        """Return the current. Every source sends its own events."""
         out_channels, height, width = self.node.shape if len(self.node.shape) == 3 else (*self.node.shape, 1, 1)
         current = np.zeros(height * width * out_channels)
         for x in inputs:
@@ -116,10 +116,10 @@ class _Layer:
         return current.reshape(height, width, out_channels).transpose(2, 0, 1) + bias[:, None, None]
 
     def _receive(self, x: Array, current: Array, size: tuple[int, int, int]) -> None:
-        """Add the weights of the synapses that the events in x reach to `current`."""
+        """Add to `current` the weights of all synapses that the events in x reach."""
         height, width, out_channels = size
         events = np.nonzero(x)
-        amount = x[events]  # spikes are ones: they only add
+        amount = x[events]  # spikes are ones and need no multiplication
         kernel = self.synapses.kernel
         for position, which, (ky, kx) in _reached(events, kernel, self.stride, self.padding, (height, width)):
             target, weight, origin = self.synapses.of(events[0][which], ky, kx)
@@ -162,7 +162,7 @@ class _Layer:
 
 
 class _Synapses:
-    """The weights that are not zero, grouped by where their spike comes from: channel and place in the kernel."""
+    """The nonzero weights, grouped by their position in the kernel and the channel that their spikes come from."""
 
     def __init__(self, weight: NDArray[Any]) -> None:
         outgoing = weight.astype(np.float64).transpose(2, 3, 1, 0)  # [kh, kw, C, O]
@@ -173,7 +173,7 @@ class _Synapses:
         self.starts = (np.cumsum(self.counts) - self.counts.ravel()).reshape(self.counts.shape)
 
     def of(self, channels: NDArray[Any], ky: int, kx: int) -> tuple[NDArray[Any], Array, NDArray[Any]]:
-        """For spikes in these channels: output channel, weight, and index of the spike, one entry per synapse."""
+        """Return output channel, weight and index of the spike, one entry per synapse, for spikes in these channels."""
         counts = self.counts[ky, kx][channels]
         origin = np.repeat(np.arange(len(channels)), counts)
         within = np.arange(len(origin)) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -184,7 +184,7 @@ class _Synapses:
 def _reached(
     events: tuple[NDArray[Any], ...], kernel: list[int], stride: list[int], padding: list[int], size: tuple[int, int]
 ) -> Iterator[tuple[NDArray[Any], NDArray[Any], tuple[int, int]]]:
-    """For every place in the kernel: the positions it lets spikes reach, which spikes, and the place."""
+    """Yield, for every position in the kernel: the outputs that events reach through it, which events, the position."""
     for ky in range(kernel[0]):
         for kx in range(kernel[1]):
             y, y_rest = np.divmod(events[1] + padding[0] - ky, stride[0])

@@ -1,9 +1,8 @@
-"""Two doors: `fire`, equal to `functional.fire` in spikes, moments and every gradient, and `convolve`; both faster.
+"""Faster implementations. `fire` equals `functional.fire` in spikes, moments and every gradient, and `convolve` equals
+`torch.conv2d`. `integrate` is for the bare neurons of a deployed network on a GPU.
 
-A third, `integrate`, is for the bare neurons of a deployed network on a GPU.
-
-This is the only place that chooses an implementation of `fire`: `triton` on a GPU, `cpu` elsewhere, `reference` (the
-law itself) for what neither covers. An explicit choice that cannot be met raises.
+This is the only place that chooses an implementation of `fire`: `triton` on a GPU, `cpu` on a CPU, and `reference` (the
+law itself) for everything that neither covers. An explicit choice that is impossible raises an error.
 """
 
 from collections.abc import Sequence
@@ -34,7 +33,7 @@ __all__ = [
 lighten([*vars(fused).values(), *vars(bare).values()])
 
 BACKENDS = ("auto", "reference", "triton", "cpu")
-"""Implementations of `fire` to choose from."""
+"""The implementations of `fire`."""
 
 
 def fire(
@@ -53,10 +52,10 @@ def fire(
     group: ProcessGroup | None = None,
     backend: str = "auto",
 ) -> tuple[Tensor, Moments]:
-    """`functional.fire`, faster; with a process `group` the moments are those of all its members' batches.
+    """Compute `functional.fire`, faster. With a process `group`, the moments are those of the batches of all members.
 
-    Among xs may be convolutions that are left to this function, which then keeps less for the backward pass. What is a
-    tensor among v_th and width may want a gradient, which only the law knows; that of a decay is known everywhere.
+    `xs` may contain convolutions that this function carries out itself, to keep less for the backward pass. If `v_th`
+    or `width` is a tensor, it may need a gradient, which only the law has. All implementations have that of `decay`.
     """
     functional.check_choice("surrogate", surrogate, functional.SURROGATES)
     functional.check_choice("reset", reset, functional.RESETS)
@@ -66,7 +65,7 @@ def fire(
     branches = [x if isinstance(x, Tensor) else x.branch() for x in xs]
     inputs = [x.x if isinstance(x, Branch) else x for x in branches]
     saving = any(isinstance(x, Branch) for x in branches)
-    if not saving:  # otherwise once the convolutions are carried out
+    if not saving:  # otherwise checked after the convolutions
         functional.check_branches(inputs, weights, biases, moments)
     chosen = _choose(backend, inputs, group, tensors)
     if chosen == "reference":
@@ -91,7 +90,7 @@ def _vectors(
     moments: Moments | None,
     decay: float | Tensor,
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None]:
-    """Weight, bias, mean and variance [n, C], and decays [C] if they are learnt, in the type that x is computed in."""
+    """Return weight, bias, mean and variance [n, C], and learnt decays [C], in the dtype of the computation."""
     dtype = torch.promote_types(x.dtype, torch.float32)
     weight, bias = (p if isinstance(p, Tensor) else torch.stack(tuple(p)) for p in (weights, biases))
     mean, var = (None, None) if moments is None else (m.detach().to(dtype) for m in moments)
@@ -100,7 +99,7 @@ def _vectors(
 
 
 def _choose(backend: str, xs: Sequence[Tensor], group: ProcessGroup | None, tensors: Sequence[str]) -> str:
-    """`tensors` names the settings of the neuron that are some."""
+    """Choose an implementation. `tensors` are the names of the neuron's settings that are tensors."""
     device = xs[0].device.type
     if backend not in BACKENDS:
         raise ValueError(f"unknown backend '{backend}'; choose one of {', '.join(BACKENDS)}")
@@ -120,7 +119,7 @@ def _choose(backend: str, xs: Sequence[Tensor], group: ProcessGroup | None, tens
             raise ValueError(f"on {device} a process group needs Triton and at most two branches; got {len(xs)}")
         return "reference"
     if backend == "reference" and group is not None:
-        raise ValueError("backend 'reference' knows no process groups; use 'auto'")
+        raise ValueError("backend 'reference' does not support process groups; use 'auto'")
     if backend == "cpu" and device != "cpu":
         raise ValueError(f"backend 'cpu' needs tensors on the CPU, got {xs[0].device}")
     if backend == "triton":
@@ -134,7 +133,7 @@ def _choose(backend: str, xs: Sequence[Tensor], group: ProcessGroup | None, tens
 
 
 def interpreted() -> bool:
-    """Whether Triton kernels run in its interpreter, on the CPU."""
+    """Return whether Triton runs kernels in its interpreter, on the CPU."""
     import triton
 
     return bool(triton.knobs.runtime.interpret)

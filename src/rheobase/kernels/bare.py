@@ -1,8 +1,8 @@
-"""Bare neurons: no normalisation and no gradients, as a deployed network on a GPU needs them.
+"""Bare neurons, without normalisation and gradients, for deployed networks on a GPU.
 
     u[t] = decay * v[t-1] + sum of scale * x[t] over the branches + bias;  a spike where u[t] > v_th;  v[t] after reset
 
-All steps in one launch, and nothing that the host must know: thresholds, scales and biases stay where they are.
+One launch runs all timesteps. The host does not read thresholds, scales or biases, so they stay on the GPU.
 """
 
 from collections.abc import Sequence
@@ -15,34 +15,33 @@ from rheobase.extras import installed
 from rheobase.kernels.fused import empty_like_sequence
 
 BRANCHES = 2
-"""The most that neurons without normalisation take in a kernel."""
+"""The largest number of branches that the kernel of bare neurons takes."""
 
 
 class BareNeurons(NamedTuple):
-    """A layer of bare neurons; every tensor is [C]."""
+    """A layer of bare neurons. Every tensor is [C]."""
 
     scales: list[Tensor | None]
-    """Of every branch; None is 1."""
+    """One per branch. None means 1."""
     bias: Tensor | None
     v_th: Tensor
     decays: Tensor | None
-    """Where they differ; otherwise `decay` is that of all."""
+    """None if all channels have the same `decay`."""
     initials: Tensor | None
-    """The potential that the first step decays, where it differs; otherwise `initial` is that of all."""
+    """The potential before the first timestep. None if it is 0."""
     decay: float
-    initial: float
     reset: str
     fraction_bits: int | None
-    """With it, potentials are multiples of 2**-fraction_bits; see `deploy.network.LIF`."""
+    """If given, potentials are multiples of 2**-fraction_bits; see `deploy.nodes.LIF`."""
 
 
 def integrates(x: Tensor) -> bool:
-    """Whether `integrate` is for a network that is given x: on a GPU, and nobody wants a gradient."""
+    """Return whether `integrate` can run a network on input x: on a GPU, if no gradient is needed."""
     return x.device.type == "cuda" and installed("triton") and not (torch.is_grad_enabled() and x.requires_grad)
 
 
 def integrate(xs: Sequence[Tensor], neurons: BareNeurons) -> Tensor:
-    """Spikes [T, N, C, ...] of one or two branches x of this shape."""
+    """Return the spikes [T, N, C, ...] of one or two branches x of this shape."""
     return _integrate(list(xs), *neurons)
 
 
@@ -50,7 +49,7 @@ def integrate(xs: Sequence[Tensor], neurons: BareNeurons) -> Tensor:
     "rheobase::integrate",
     mutates_args=(),
     schema="(Tensor[] xs, Tensor?[] scales, Tensor? bias, Tensor v_th, Tensor? decays, Tensor? initials, float decay, "
-    "float initial, str reset, int? fraction_bits) -> Tensor",
+    "str reset, int? fraction_bits) -> Tensor",
 )
 def _integrate(xs: list[Tensor], *arguments: Any) -> Tensor:
     from rheobase.kernels import triton

@@ -1,8 +1,8 @@
 """The fused soma on the CPU: plain torch operations on blocks of neurons that fit into the cache.
 
-A block takes part of the batch and of the first axis of space through all T steps, on buffers that the next block uses
-again: only inputs and results pass through main memory. Gradients are carried as width * du, which saves a
-multiplication per step.
+A block takes a part of the batch and of the first spatial axis through all T timesteps. The next block reuses its
+buffers, so only inputs and results pass through main memory. Gradients are kept as width * du, which saves one
+multiplication per timestep.
 """
 
 from collections.abc import Collection, Iterator
@@ -14,17 +14,17 @@ from torch import Tensor
 from rheobase.kernels.fused import Neurons, empty_like_sequence, is_static, one_step_if_static, sums_rows
 from rheobase.kernels.group import joined
 
-Block = tuple[slice, ...]  # the part it takes of a step [N, C, ...]
+Block = tuple[slice, ...]  # the part that it takes of one timestep [N, C, ...]
 
-# Elements per thread: in all buffers of a block, as caches hold; in one buffer, the least torch gives a thread.
+# Elements per thread: as many as a cache holds, in all buffers of a block; the fewest that torch gives a thread.
 _CACHED = 1024 * 1024
 _GRAIN = 32 * 1024
 
-# (grad, u, low, high) -> grad where low < u < high, else 0: the open window of the surrogate, and the reset too
+# (grad, u, low, high) -> grad where low < u < high, else 0: the open window of the surrogate, and also the reset
 _pass_between = torch.ops.aten.hardtanh_backward.grad_input
 
-# The surrogates (`functional` has the law): from the gradient of a spike to width times that of u. They write into out,
-# which may be grad itself, and use `scratch`.
+# The surrogates (`functional` has the law) turn the gradient of a spike into width times that of u. They write to
+# `out`, which may be `grad` itself, and use `scratch`.
 
 
 def rectangle(grad: Tensor, u: Tensor, v_th: float, width: float, scratch: Tensor, out: Tensor) -> None:
@@ -132,7 +132,7 @@ def _write_gradient(
 
 
 def _statistics(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and squared deviations of all parts, combined without cancellation (Chan et al. 1979)."""
+    """Return mean and variance, combined from those of all parts without cancellation (Chan et al. 1979)."""
     dtype = torch.promote_types(x.dtype, torch.float32)
     blocks = _blocks(x, buffers=1)
     buffer = _buffer(x, blocks[0], 1, dtype)
@@ -143,7 +143,7 @@ def _statistics(x: Tensor) -> tuple[Tensor, Tensor]:
             count = part[0].numel() / x.shape[2]
             centre = _sums(part, dtype) / count
             torch.sub(part, _per_channel(centre[:, None], x), out=deviation)
-            # deviations are taken from a rounded mean, so their own sum is kept to make up for that
+            # deviations are relative to a rounded mean, so their sum is kept to correct for the rounding
             found.append((torch.full_like(centre, count), centre, _sums(deviation), _sums(deviation.square_())))
     counts, centres, sums, squares = (torch.cat(values).double() for values in zip(*found, strict=True))
     means, total = centres + sums / counts, counts.sum(0)
@@ -153,7 +153,7 @@ def _statistics(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class _Soma:
-    """The neurons of one call, block by block; `kept` potentials of a block stay in memory at once."""
+    """The neurons of one call, block by block. `kept` potentials of a block stay in memory at once."""
 
     def __init__(self, xs: list[Tensor], neurons: Neurons, *, kept: int) -> None:
         weight, bias, mean, var, decays, constants = neurons
@@ -176,11 +176,11 @@ class _Soma:
         self._above_threshold = _next_above(self.v_th, weight.dtype)
 
     def buffer(self, count: int) -> Tensor:
-        """Room for `count` steps of a block."""
+        """Return memory for `count` timesteps of a block."""
         return _buffer(self.xs[0], self.blocks[0], count, self._scale.dtype)
 
     def potentials(self, block: Block) -> Iterator[Tensor]:
-        """The potential of every step before its reset."""
+        """Yield the potential at every timestep, before the reset."""
         constant, v, *_ = _fit(self._rest, block)
         moving = []
         if self.static:
@@ -206,16 +206,16 @@ class _Soma:
             self.reset(u, out=v)
 
     def reset(self, u: Tensor, *, out: Tensor) -> None:
-        """The potential that a step leaves."""
+        """Write the potential after the reset."""
         if self.soft:
             torch.sub(u, torch.gt(u, self.v_th, out=out), alpha=self.v_th, out=out)
         else:
             _pass_between(u, u, -inf, self._above_threshold, grad_input=out)
 
     def gradients(self, grad: Tensor, block: Block, by_decay: Tensor | None = None) -> Iterator[tuple[int, Tensor]]:
-        """Each step t, from the last to the first, with the gradient of its current times `width`.
+        """Yield every timestep t, from the last to the first, and the gradient of its current times `width`.
 
-        `by_decay` adds up the gradient of the decay, times `width` too.
+        The gradient of the decay, also times `width`, is added to `by_decay`.
         """
         potentials = list(self.potentials(block))
         _, by_spike, du, *spare = _fit(self._rest, block)
@@ -245,10 +245,10 @@ class _Soma:
 
 
 def _blocks(x: Tensor, buffers: int) -> list[Block]:
-    """Blocks of one step of x that share the cache with that many buffers of their size.
+    """Return blocks of one timestep of x, so small that this number of buffers of their size fits into the cache.
 
-    All threads get whole images, or the same rows of one image each: torch gives a thread an equal part of the
-    outermost dimension, so it finds in its own cache what it wrote there, in convolutions too.
+    Every thread gets whole images, or the same rows of one image. Torch gives each thread an equal part of the
+    outermost dimension, so a thread finds in its own cache what it wrote there, in convolutions too.
     """
     threads = torch.get_num_threads()
     limit = threads * max(_GRAIN, _CACHED // buffers)
@@ -263,13 +263,13 @@ def _blocks(x: Tensor, buffers: int) -> list[Block]:
 
 
 def _by_thread(part: Tensor) -> Tensor:
-    """What each thread has of a block [n, C, ...]: [threads, n / threads, C, ...]."""
+    """Split a block [n, C, ...] into the parts of the threads: [threads, n / threads, C, ...]."""
     threads = torch.get_num_threads()
     return part.unflatten(0, (threads, -1) if len(part) % threads == 0 else (1, -1))
 
 
 def _sums(part: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """Per thread and channel: [threads, C]."""
+    """Return the sums per thread and channel: [threads, C]."""
     return part.sum([axis for axis in range(part.ndim) if axis not in (0, 2)], dtype=dtype)
 
 
@@ -278,21 +278,21 @@ def _part(x: Tensor, block: Block) -> Tensor:
 
 
 def _buffer(x: Tensor, block: Block, count: int, dtype: torch.dtype) -> Tensor:
-    """Room for `count` blocks, in the memory order of x."""
+    """Return memory for `count` blocks, in the memory order of x."""
     like = _part(x[:1], block).expand(count, *[-1] * (x.ndim - 1))
     return empty_like_sequence(like).to(dtype)
 
 
 def _fit(buffer: Tensor, block: Block) -> Tensor:
-    """The part of a buffer that a smaller block at an edge fills."""
+    """Return the part of a buffer that this block fills. Blocks at an edge are smaller."""
     return buffer[:, *(slice(None) if s == slice(None) else slice(s.stop - s.start) for s in block)]
 
 
 def _per_channel(values: Tensor, x: Tensor) -> Tensor:
-    """Values [..., C] as factors of one step of x."""
+    """Return values [..., C] in a shape that broadcasts with one timestep of x."""
     return values[(..., *[None] * (x.ndim - 3))]
 
 
 def _next_above(value: float, dtype: torch.dtype) -> float:
-    """The number after `value`, so that u < it says u <= value."""
+    """Return the next larger number, so that u < next_above is the same as u <= value."""
     return torch.nextafter(torch.tensor(value, dtype=dtype), torch.tensor(inf, dtype=dtype)).item()

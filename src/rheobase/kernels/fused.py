@@ -4,8 +4,8 @@
 
 In a process group there is one collective after the first and one after the third; `join` follows the former.
 
-Nothing but the inputs is kept for the backward pass; it computes the membrane potential again. With du the gradient
-of the loss by the summed current, k = alpha * v_th, r = 1 / sqrt(var + eps) and M values per channel:
+Only the inputs are kept for the backward pass, which recomputes the membrane potential. With du the gradient of the
+loss with respect to the summed current, k = alpha * v_th, r = 1 / sqrt(var + eps) and M values per channel:
 
     d bias = sum du,  d weight = k * r * sum du * (x - mean)        (the sums, added up over the process group)
     dx = weight * k * r * (du - d bias / M - (x - mean) * r / k * d weight / M)
@@ -29,10 +29,10 @@ from rheobase.kernels.group import gathered
 
 
 class Constants(NamedTuple):
-    """What all neurons of a soma share."""
+    """The settings that all neurons of a soma share."""
 
     decay: float
-    """Of no meaning where decays are learnt: then they are tensors."""
+    """Not used if decays are learnt: then `Neurons.decays` has them."""
     v_th: float
     width: float
     eps: float
@@ -42,25 +42,37 @@ class Constants(NamedTuple):
 
 
 class Neurons(NamedTuple):
-    """A layer of neurons behind n branches: tdBN of every branch, each tensor [n, C], and how they fire."""
+    """A layer of neurons with n branches: tdBN of every branch, each tensor [n, C], and how they fire."""
 
     weight: Tensor
     bias: Tensor
     mean: Tensor
     var: Tensor
     decays: Tensor | None
-    """[C], where they are learnt."""
+    """[C], if they are learnt."""
     constants: Constants
 
     @property
     def arguments(self) -> tuple[Any, ...]:
-        """One by one, as operators take them: their schemas know no tuples of tensors."""
+        """The values one by one, because schemas of operators have no tuples of tensors."""
         return (*self[:-1], *self.constants)
 
     @classmethod
     def of(cls, arguments: Sequence[Any]) -> "Neurons":
         weight, bias, mean, var, decays, *constants = arguments
         return cls(weight, bias, mean, var, decays, Constants(*constants))
+
+
+class Received(NamedTuple):
+    """What tells the kernels that a soma needs: equal for all somas that need the same ones."""
+
+    xs: tuple[tuple[torch.Size, tuple[int, ...], torch.dtype], ...]
+    """Shape, strides and type of every branch."""
+    constants: Constants
+    learns_decay: bool
+    normalises: bool
+    members: int | None
+    """Of its process group."""
 
 
 _NEURONS = (
@@ -75,13 +87,13 @@ def _backend(name: str) -> ModuleType:
 
 @torch.library.custom_op("rheobase::statistics", mutates_args=())
 def statistics(xs: list[Tensor], backend: str) -> Tensor:
-    """Means and biased variances per channel of all branches, and the number of values behind them: [2n + 1, C]."""
+    """Return means and biased variances per channel of all branches, and the number of values: [2n + 1, C]."""
     return _backend(backend).statistics(xs)
 
 
 @torch.library.custom_op("rheobase::join", mutates_args=())
 def join(everyone: Tensor, backend: str) -> Tensor:
-    """`group.joined`: statistics of all members [members, 2n + 1, C] as one, the number of values as its inverse."""
+    """Compute `group.joined`: join the statistics [members, 2n + 1, C] of all members."""
     return _backend(backend).join(everyone)
 
 
@@ -89,7 +101,7 @@ def join(everyone: Tensor, backend: str) -> Tensor:
     "rheobase::forward", mutates_args=(), schema=f"(Tensor[] xs, {_NEURONS}, str backend) -> Tensor"
 )
 def forward(xs: list[Tensor], *arguments: Any) -> Tensor:
-    """Spikes [T, N, C, ...]."""
+    """Return the spikes [T, N, C, ...]."""
     *neurons, backend = arguments
     return _backend(backend).forward(xs, Neurons.of(neurons))
 
@@ -98,7 +110,7 @@ def forward(xs: list[Tensor], *arguments: Any) -> Tensor:
     "rheobase::backward_sums", mutates_args=(), schema=f"(Tensor grad, Tensor[] xs, {_NEURONS}, str backend) -> Tensor"
 )
 def backward_sums(grad: Tensor, xs: list[Tensor], *arguments: Any) -> Tensor:
-    """The gradients of any bias, of every weight and, if they are learnt, of the decays: [1 + n, C] or [2 + n, C]."""
+    """Return the gradients of the biases (all equal), every weight and learnt decays: [1 + n, C] or [2 + n, C]."""
     *neurons, backend = arguments
     return _backend(backend).backward_sums(grad, xs, Neurons.of(neurons))
 
@@ -109,7 +121,7 @@ def backward_sums(grad: Tensor, xs: list[Tensor], *arguments: Any) -> Tensor:
     schema=f"(Tensor grad, Tensor[] xs, {_NEURONS}, Tensor sums, float count, str backend) -> Tensor[]",
 )
 def backward_inputs(grad: Tensor, xs: list[Tensor], *arguments: Any) -> list[Tensor]:
-    """The gradient of every branch; of a static one [1, N, C, ...], the mean over T of what its steps receive.
+    """Return the gradient of every branch. For a static branch, this is the mean over T: [1, N, C, ...].
 
     `sums` are the gradients of the bias and of every weight: [1 + n, C].
     """
@@ -126,9 +138,9 @@ def backward_inputs(grad: Tensor, xs: list[Tensor], *arguments: Any) -> list[Ten
 def backward_inputs_(
     grad: Tensor, xs: list[Tensor], overwritten: list[Tensor], places: list[int], *arguments: Any
 ) -> list[Tensor]:
-    """The same for branches of which some, not static ones, give their memory to their gradients.
+    """Compute `backward_inputs`, where the gradients of some branches overwrite them. These must not be static.
 
-    `xs` are the other branches, whose gradients are returned; `places` are those of the `overwritten` among all.
+    `xs` are the other branches, whose gradients are returned. `places` are the indices of the `overwritten` branches.
     """
     *neurons, sums, count, backend = arguments
     branches = _merged(xs, overwritten, places)
@@ -169,12 +181,12 @@ def _(grad: Tensor, xs: list[Tensor], *arguments: Any) -> list[Tensor]:
 
 
 def sums_rows(neurons: Neurons) -> int:
-    """The number of sums per channel of `backward_sums`: of the bias, every weight, the decays if they are learnt."""
+    """Return the number of sums per channel of `backward_sums`: for the bias, every weight and learnt decays."""
     return 1 + len(neurons.weight) + (neurons.decays is not None)
 
 
 def _merged(others: list[Tensor], placed: list[Tensor], places: list[int]) -> list[Tensor]:
-    """One list, in which `placed` are at `places` and the others around them, in order."""
+    """Return one list with `placed` at the indices `places` and the others around them, in order."""
     merged = list(others)
     for place, tensor in zip(places, placed, strict=True):
         merged.insert(place, tensor)
@@ -182,7 +194,7 @@ def _merged(others: list[Tensor], placed: list[Tensor], places: list[int]) -> li
 
 
 def is_static(x: Tensor) -> bool:
-    """Whether every step of x is the same memory."""
+    """Return whether all timesteps of x are the same memory."""
     return x.stride(0) == 0 and x.shape[0] > 1
 
 
@@ -191,7 +203,7 @@ def one_step_if_static(x: Tensor) -> Tensor:
 
 
 def empty_like_sequence(x: Tensor) -> Tensor:
-    """A new tensor of x's shape and type, dense, in the memory order of one step of x (channels last or first)."""
+    """Return a new dense tensor of x's shape and dtype, with the memory order of one step (channels last or first)."""
     order = sorted(range(1, x.ndim), key=lambda d: x.stride(d), reverse=True)
     shape = [x.shape[0], *(x.shape[d] for d in order)]
     back = [0] * x.ndim
@@ -201,7 +213,7 @@ def empty_like_sequence(x: Tensor) -> Tensor:
 
 
 class Settings(NamedTuple):
-    """What a soma hands down beside tensors."""
+    """What a soma passes on besides tensors."""
 
     constants: Constants
     group: dist.ProcessGroup | None
@@ -209,11 +221,11 @@ class Settings(NamedTuple):
 
 
 class Values(NamedTuple):
-    """What the moments were computed from: so many values per channel, infinitely many if the moments were given."""
+    """How many values per channel the moments were computed from: infinitely many if the moments were given."""
 
     number: float = inf
     inverse: Tensor | None = None
-    """Of their number in all members of a process group, [1, C], which takes the place of the number here."""
+    """In a process group: the inverse [1, C] of the number of values of all members, used instead of `number`."""
 
 
 class Result(NamedTuple):
@@ -290,7 +302,7 @@ def run_backward(
 
 
 def refuse_higher_derivatives() -> None:
-    """To be called in a backward pass. (torch's `once_differentiable` lets some of them pass as zeros.)"""
+    """Raise an error if called in a differentiable backward pass. (`once_differentiable` lets some pass as zeros.)"""
     if torch.is_grad_enabled() and not torch.compiler.is_compiling():
         raise RuntimeError(
             "the kernels of a Soma know first derivatives only; "

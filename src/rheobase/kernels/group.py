@@ -1,7 +1,7 @@
-"""Statistics of a batch that the members of a process group hold in parts: one collective forward, one backward.
+"""Statistics of a batch that is spread over a process group: one collective forward, one backward.
 
-They travel as one tensor [2n + 1, C]: means and variances of n branches, and in the last row the number of values
-behind them. The host never asks for that number, so that a CUDA graph can hold the step.
+They are sent as one tensor [2n + 1, C]: means and variances of n branches, and the number of values in the last row.
+The host never reads this number, so a CUDA graph can hold the step.
 """
 
 from collections.abc import Sequence
@@ -13,20 +13,20 @@ from torch import Tensor
 
 from rheobase.functional import Moments
 
-_all_gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)  # its name from torch 2.13 on
+_all_gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)  # renamed in torch 2.13
 
 
 def gathered(own: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """What every member holds, one after the other: [members, ...]."""
+    """Return the tensors of all members: [members, ...]."""
     everyone = own.new_empty(dist.get_world_size(group), *own.shape)
     _all_gather(everyone.flatten(0, 1), own, group=group)
     return everyone
 
 
 def joined(everyone: Tensor) -> Tensor:
-    """The statistics of all members [members, 2n + 1, C] as one [2n + 1, C], without cancellation (Chan et al. 1979).
+    """Join the statistics [members, 2n + 1, C] of all members into one [2n + 1, C].
 
-    The last row is the inverse of the number of all values.
+    This avoids cancellation (Chan et al. 1979). The last row is the inverse of the number of all values.
     """
     n = everyone.shape[1] // 2
     means, variances, counts = everyone.split([n, n, 1], dim=1)
@@ -37,7 +37,7 @@ def joined(everyone: Tensor) -> Tensor:
 
 
 def joined_moments(xs: Sequence[Tensor], group: dist.ProcessGroup) -> Moments:
-    """`functional.moments` of what all members hold of every branch, [n, C] each; differentiable in every part."""
+    """Return `functional.moments` of every branch over all members, each [n, C], with gradients for every member."""
     values = torch.stack([x.movedim(2, 0).flatten(1) for x in xs])
     mean = values.mean(2)
     var = (values - mean[..., None]).square().mean(2)
@@ -47,7 +47,7 @@ def joined_moments(xs: Sequence[Tensor], group: dist.ProcessGroup) -> Moments:
 
 
 class _Gather(torch.autograd.Function):
-    """`gathered`. Its adjoint is `_Collect`, and the other way round, so that there are derivatives of any order."""
+    """`gathered`, with derivatives of any order: `_Gather` and `_Collect` are each other's adjoint."""
 
     @staticmethod
     def forward(ctx: Any, own: Tensor, group: dist.ProcessGroup) -> Tensor:
@@ -60,7 +60,7 @@ class _Gather(torch.autograd.Function):
 
 
 class _Collect(torch.autograd.Function):
-    """The sum of what all members hold for this one, of [members, ...]."""
+    """Sum the parts [members, ...] that all members hold for this one."""
 
     @staticmethod
     def forward(ctx: Any, everyone: Tensor, group: dist.ProcessGroup) -> Tensor:

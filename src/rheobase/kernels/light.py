@@ -1,7 +1,7 @@
 """Operators that do not import torch's compiler.
 
-torch keeps its compiler out of the body of every operator, and imports it for that purpose when one is first called:
-seconds, for a process that compiles nothing.
+torch keeps its compiler out of the body of every operator. To do so, it imports the compiler when an operator is first
+called, which takes seconds even if the process compiles nothing.
 """
 
 import sys
@@ -14,9 +14,9 @@ COMPILER = "torch._dynamo"
 
 
 def lighten(operators: Iterable[Any]) -> None:
-    """Let these `torch.library.custom_op`s call their bodies directly, until somebody else imports the compiler."""
+    """Let these `torch.library.custom_op`s call their bodies directly, as long as nothing else imports the compiler."""
     for operator in operators:
-        bodies = getattr(operator, "_backend_fns", {})  # torch's own: where another version has none, nothing changes
+        bodies = getattr(operator, "_backend_fns", {})  # internal to torch: if a version lacks it, nothing changes
         for device, body in bodies.items():
             bodies[device] = _without_compiler(body)
 

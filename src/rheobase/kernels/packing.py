@@ -1,7 +1,7 @@
-"""Spikes as one bit each.
+"""Pack spikes into one bit each.
 
-With W = ceil(numel / 8) bytes, element j * W + w of the memory is bit j of byte w: neighbours in memory stay
-neighbours, so packing and unpacking read and write whole stretches.
+With W = ceil(numel / 8) bytes, element j * W + w of the memory is bit j of byte w. Neighbours in memory stay
+neighbours, so packing and unpacking access contiguous memory.
 """
 
 from typing import NamedTuple
@@ -12,7 +12,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 
 class Packed(NamedTuple):
-    """What rebuilds a tensor of spikes, beside its bits."""
+    """What is needed besides the bits to rebuild a tensor of spikes."""
 
     shape: torch.Size
     stride: tuple[int, ...]
@@ -30,7 +30,7 @@ def mark_spikes(x: Tensor) -> None:
 
 
 def are_marked(x: Tensor) -> bool:
-    """Whether x is a tensor that was marked as spikes, or a view of one, unchanged since."""
+    """Return whether x was marked as spikes, or is a view of such a tensor, and has not changed since."""
     owners = (x,) if x._base is None else (x, x._base)
     return any(_marked.get(owner) == x._version for owner in owners)
 
@@ -46,7 +46,7 @@ def pack_once(spikes: Tensor, backend: str) -> tuple[Tensor, Packed]:
 
 
 def pack(spikes: Tensor, backend: str) -> tuple[Tensor, Packed]:
-    """Bits [ceil(numel / 8)] of a tensor that holds nothing but 0 and 1."""
+    """Return the bits [ceil(numel / 8)] of a tensor that holds only 0 and 1."""
     if not _dense(spikes):
         spikes = spikes.contiguous()
     flat = spikes.as_strided((spikes.numel(),), (1,))
@@ -63,7 +63,7 @@ def pack(spikes: Tensor, backend: str) -> tuple[Tensor, Packed]:
 
 
 def unpack(bits: Tensor, packed: Packed, backend: str) -> Tensor:
-    """The spikes again, in their shape, memory order and type."""
+    """Return the spikes in their original shape, memory order and dtype."""
     spikes = torch.empty_strided(packed.shape, packed.stride, dtype=packed.dtype, device=bits.device)
     flat = spikes.as_strided((spikes.numel(),), (1,))
     if backend == "triton":
@@ -77,7 +77,7 @@ def unpack(bits: Tensor, packed: Packed, backend: str) -> Tensor:
 
 
 def _dense(x: Tensor) -> bool:
-    """Whether the elements fill one stretch of memory, in any order of dimensions."""
+    """Return whether the elements fill contiguous memory, in any order of dimensions."""
     expected = 1
     for stride, size in sorted(zip(x.stride(), x.shape, strict=True)):
         if size > 1:

@@ -1,4 +1,4 @@
-"""`functional.qcfs` in one pass over memory: its many small operations would cost more than the convolution before."""
+"""`functional.qcfs` in one pass over memory. Its many small operations would cost more than the convolution before."""
 
 from typing import Any
 
@@ -11,14 +11,14 @@ from rheobase.kernels.fused import refuse_higher_derivatives
 
 
 def qcfs(x: Tensor, threshold: Tensor, levels: int) -> Tensor:
-    """Equal to `functional.qcfs`, and faster on a GPU."""
+    """Compute `functional.qcfs`, faster on a GPU."""
     if x.device.type == "cuda" and installed("triton"):
         return Qcfs.apply(x, threshold, levels)
     return functional.qcfs(x, threshold, levels)
 
 
 class Qcfs(torch.autograd.Function):
-    """By Triton, value by value in the order of memory."""
+    """`functional.qcfs` by Triton kernels, value by value in memory order."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, threshold: Tensor, levels: int) -> Tensor:
@@ -40,6 +40,6 @@ class Qcfs(torch.autograd.Function):
 
 
 def _ordered_like(dense: Tensor, x: Tensor) -> Tensor:
-    """x, or a copy of it, with its values in memory as those of a dense tensor."""
+    """Return x, or a copy of it, in the memory order of a dense tensor."""
     steps = [(own, wanted) for n, own, wanted in zip(x.shape, x.stride(), dense.stride(), strict=True) if n > 1]
     return x if all(own == wanted for own, wanted in steps) else torch.empty_like(dense).copy_(x)

@@ -1,7 +1,7 @@
 """The memory-saving path: the fused soma together with the convolutions that feed it.
 
-Kept for the backward pass are the incoming spikes, one bit each, and the convolutions' outputs unless they are to be
-computed again.
+For the backward pass, it keeps the incoming spikes, one bit each, and the outputs of the convolutions unless these are
+recomputed.
 """
 
 from collections.abc import Sequence
@@ -25,38 +25,38 @@ from rheobase.kernels.winograd import Window
 
 
 class Synapse(NamedTuple):
-    """The convolution of a branch, beside its weight."""
+    """The convolution of a branch, without its weight."""
 
     window: Window
     keep_output: bool
-    """Otherwise the backward pass computes it again."""
+    """If false, the backward pass recomputes it."""
 
     def output(self, x: Tensor, weight: Tensor) -> Tensor:
-        """The convolution of a sequence."""
+        """Return the convolution of a sequence."""
         return convolution.convolve(x.flatten(0, 1), weight, None, self.window).unflatten(0, x.shape[:2])
 
     def gradients(self, grad: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-        """Of x and of the weight."""
+        """Return the gradients of x and of the weight."""
         grad_x, grad_weight = convolution.gradients(grad.flatten(0, 1), x.flatten(0, 1), weight, self.window)
         return grad_x.unflatten(0, x.shape[:2]), grad_weight
 
 
 class Branch(NamedTuple):
-    """What a soma receives: x [T, N, C, ...], through a convolution that is left to the soma if there is one."""
+    """An input of a soma: x [T, N, C, ...], and perhaps a convolution of it that the soma carries out."""
 
     x: Tensor
     binary: bool
-    """Whether x is known to be spikes, of which bits can be kept."""
+    """Whether x is known to be spikes, so that it can be kept as bits."""
     synapse: Synapse | None = None
     weight: Tensor | None = None
 
     def output(self) -> Tensor:
-        """The convolution carried out, for autograd."""
+        """Carry out the convolution, with autograd."""
         return self.x if self.synapse is None or self.weight is None else self.synapse.output(self.x, self.weight)
 
 
 class Deferred(Protocol):
-    """What becomes a branch, or a tensor, when a soma receives it."""
+    """An object that becomes a branch or a tensor when a soma receives it."""
 
     def branch(self) -> Tensor | Branch: ...
 
@@ -78,7 +78,7 @@ def fire_saving(
 
 
 class _SavingFire(torch.autograd.Function):
-    """Its tensors: inputs of all branches, weights of their convolutions (or None), and what is kept of the inputs."""
+    """The fused soma. `tensors` are the inputs of all branches, the weights of convolutions, and the kept inputs."""
 
     @staticmethod
     def forward(
@@ -131,7 +131,7 @@ class _SavingFire(torch.autograd.Function):
         found = run_backward(
             grads[0], xs, neurons, ctx.values, group, backend, disposable=rebuilt, by_inputs_alone=alone
         )
-        del xs, saved  # a whole sequence each: gone before the convolutions' gradients take their place
+        del xs, saved  # whole sequences: free them before the gradients of the convolutions need memory
         grad_inputs, grad_kernels = [], []
         for i, synapse in enumerate(ctx.synapses):
             grad_x, grad_kernel = found.xs.pop(0), None

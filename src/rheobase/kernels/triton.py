@@ -14,6 +14,7 @@ from torch import Tensor
 from rheobase.kernels import triton_kernels as kernels
 from rheobase.kernels.bare import BareNeurons
 from rheobase.kernels.fused import Neurons, is_static, one_step_if_static, sums_rows
+from rheobase.kernels.launching import on_grid
 
 LONGEST_SEGMENT = 8
 PROGRAMS = 2112  # of a reduction, when there is that much to do: 16 on each processor of an H100 or H200
@@ -127,11 +128,11 @@ def statistics(xs: list[Tensor]) -> Tensor:
         grid = layout.grid(tile, PROGRAMS)
         partial = torch.empty(grid[0], 2, layout.channels, dtype=dtype, device=x.device)
         shifts = torch.empty(layout.channels, dtype=dtype, device=x.device)
-        kernels.statistics_kernel[grid](
+        on_grid(kernels.statistics_kernel, grid)(
             x, partial, shifts, layout.rows, layout.channels, x.stride(0), layout.stride_n, layout.stride_c,
             T=steps, SEGMENT=_segment(steps), PIXELS=layout.pixels, ACC=_accumulator(dtype), **tile,
         )  # fmt: skip
-        kernels.join_statistics_kernel[(triton.cdiv(layout.channels, 4),)](
+        on_grid(kernels.join_statistics_kernel, (triton.cdiv(layout.channels, 4),))(
             partial, shifts, found[branch], found[n + branch], found[2 * n],
             layout.rows, layout.channels, steps, xs[0].shape[0] // steps, grid[0],
             ACC=_accumulator(dtype), ROWS=tile["ROWS"], PROGRAMS=triton.next_power_of_2(grid[0]), CHANNELS=4,
@@ -144,7 +145,7 @@ def statistics(xs: list[Tensor]) -> Tensor:
 def join(everyone: Tensor) -> Tensor:
     members, rows, channels = everyone.shape
     found = torch.empty_like(everyone[0])
-    kernels.join_members_kernel[(triton.cdiv(channels, 128), rows // 2)](
+    on_grid(kernels.join_members_kernel, (triton.cdiv(channels, 128), rows // 2))(
         everyone, found, members, channels, BRANCHES=rows // 2, CHANNELS=128, num_warps=4
     )
     return found
@@ -156,7 +157,7 @@ def forward(xs: list[Tensor], neurons: Neurons) -> Tensor:
     xs = [layout.fit(x) for x in xs]
     spikes = layout.empty(xs[0])
     tile = layout.tile("forward")
-    kernels.forward_kernel[layout.grid(tile)](
+    on_grid(kernels.forward_kernel, layout.grid(tile))(
         xs[0], xs[-1], spikes, *_tensors(neurons),
         layout.rows, layout.channels, xs[0].stride(0), xs[-1].stride(0), spikes.stride(0),
         layout.stride_n, layout.stride_c,
@@ -175,7 +176,7 @@ def backward_sums(grad: Tensor, xs: list[Tensor], neurons: Neurons) -> Tensor:
     partial = neurons.weight.new_empty(grid[0], rows, layout.channels)
     _backward(layout, tile, grid, grad, xs, [partial], neurons)
     sums = torch.empty_like(partial[0])
-    kernels.join_sums_kernel[(triton.cdiv(layout.channels, 4), rows)](
+    on_grid(kernels.join_sums_kernel, (triton.cdiv(layout.channels, 4), rows))(
         partial, sums, neurons.var.contiguous(), layout.channels, grid[0],
         BRANCHES=len(xs), LEARNT=neurons.decays is not None,
         K=neurons.constants.v_th * len(xs) ** -0.5, EPS=neurons.constants.eps,
@@ -215,7 +216,7 @@ def _backward(
     constants = _constants(grad, neurons)
     segments = triton.cdiv(grad.shape[0], constants["SEGMENT"])
     starts = neurons.weight.new_empty(segments - 1, grad[0].numel()) if segments > 1 else None
-    kernels.backward_kernel[grid](
+    on_grid(kernels.backward_kernel, grid)(
         grad, xs[0], xs[-1], outs[0], outs[-1], starts, *_tensors(neurons), sums, count,
         layout.rows, layout.channels, *(x.stride(0) for x in (grad, xs[0], xs[-1], outs[0], outs[-1])),
         grad[0].numel(), layout.stride_n, layout.stride_c,
@@ -233,12 +234,12 @@ def integrate(xs: list[Tensor], neurons: BareNeurons) -> Tensor:
     tile = layout.tile("forward")
     scales, steps = neurons.scales, len(xs[0])
     vectors = (scales[0], scales[-1], neurons.bias, neurons.v_th, neurons.decays, neurons.initials)
-    kernels.integrate_kernel[layout.grid(tile)](
+    on_grid(kernels.integrate_kernel, layout.grid(tile))(
         xs[0], xs[-1], spikes, *(None if p is None else p.contiguous() for p in vectors),
         layout.rows, layout.channels, xs[0].stride(0), xs[-1].stride(0), spikes.stride(0),
         layout.stride_n, layout.stride_c,
         T=steps, SEGMENT=_segment(steps), PIXELS=layout.pixels, BRANCHES=len(xs),
-        DECAY=neurons.decay, INITIAL=neurons.initial, SOFT=neurons.reset == "soft",
+        DECAY=neurons.decay, SOFT=neurons.reset == "soft",
         ONE=0.0 if neurons.fraction_bits is None else 2.0**neurons.fraction_bits, ACC=_accumulator(xs[0].dtype), **tile,
     )  # fmt: skip
     return spikes
@@ -247,9 +248,9 @@ def integrate(xs: list[Tensor], neurons: BareNeurons) -> Tensor:
 @on_device_of_first
 def pack(spikes: Tensor, bits: Tensor) -> None:
     """Into bits [W] of packed spikes, from spikes in memory order [numel] (see `packing`)."""
-    kernels.pack_kernel[(triton.cdiv(len(bits), 1024),)](spikes, bits, len(spikes), len(bits), BLOCK=1024)
+    on_grid(kernels.pack_kernel, (triton.cdiv(len(bits), 1024),))(spikes, bits, len(spikes), len(bits), BLOCK=1024)
 
 
 @on_device_of_first
 def unpack(bits: Tensor, spikes: Tensor) -> None:
-    kernels.unpack_kernel[(triton.cdiv(len(bits), 1024),)](bits, spikes, len(spikes), len(bits), BLOCK=1024)
+    on_grid(kernels.unpack_kernel, (triton.cdiv(len(bits), 1024),))(bits, spikes, len(spikes), len(bits), BLOCK=1024)

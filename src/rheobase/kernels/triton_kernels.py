@@ -50,7 +50,7 @@ def _store_step(x, t, stride_t, at, value, mask, T: tl.constexpr, SEGMENT: tl.co
 
 @triton.jit
 def _learnt_decay(decays, column, channels, otherwise):
-    """The decay of every channel where it is learnt; else a value that nobody reads."""
+    """The decay of every channel if it is learnt, else a value that is not used."""
     decay = otherwise
     if decays is not None:
         decay = tl.load(decays + column, column < channels, other=0)
@@ -59,7 +59,7 @@ def _learnt_decay(decays, column, channels, otherwise):
 
 @triton.jit
 def _decayed(v, decay, DECAY: tl.constexpr, LEARNT: tl.constexpr):
-    """A number stays a constant of the compiler; what is learnt must not be one, or each step would compile anew."""
+    """A fixed decay is a compile-time constant. A learnt decay must not be, or every step would compile a kernel."""
     return decay * v if LEARNT else DECAY * v
 
 
@@ -115,7 +115,7 @@ def _surrogate(d, SURROGATE: tl.constexpr, WIDTH: tl.constexpr):
     else:
         tl.static_assert(SURROGATE == "atan")
         slope = atan(d, WIDTH)
-    return slope  # at the end: a return inside of a branch does not keep the compiler from what follows
+    return slope  # at the end, because after a return in a branch the compiler continues with what follows
 
 
 @triton.jit
@@ -273,8 +273,8 @@ def _per_channel(p, column, channels, otherwise, ACC: tl.constexpr):
 def integrate_kernel(
     x1, x2, spikes, scale1, scale2, bias, v_th, decays, initials, rows, channels, x1_stride_t, x2_stride_t, stride_t,
     stride_n, stride_c, T: tl.constexpr, SEGMENT: tl.constexpr, PIXELS: tl.constexpr, BRANCHES: tl.constexpr,
-    DECAY: tl.constexpr, INITIAL: tl.constexpr, SOFT: tl.constexpr, ONE: tl.constexpr, ACC: tl.constexpr,
-    ROWS: tl.constexpr, CHANNELS: tl.constexpr,
+    DECAY: tl.constexpr, SOFT: tl.constexpr, ONE: tl.constexpr, ACC: tl.constexpr, ROWS: tl.constexpr,
+    CHANNELS: tl.constexpr,
 ):  # fmt: skip
     """Bare neurons. Potentials are any numbers where ONE is 0.0, else multiples of 1 / ONE."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
@@ -289,7 +289,7 @@ def integrate_kernel(
     lost = threshold
     if ONE > 0:
         lost = tl.floor(threshold * ONE) / ONE
-    v = tl.zeros((ROWS, CHANNELS), ACC) + _per_channel(initials, column, channels, nothing + INITIAL, ACC)
+    v = tl.zeros((ROWS, CHANNELS), ACC) + _per_channel(initials, column, channels, nothing, ACC)
     for start in range(0, T, SEGMENT):
         first_inputs = ()
         second_inputs = ()

@@ -1,4 +1,4 @@
-"""The activation `functional.qcfs` and its gradients as Triton kernels, over values in the order of memory."""
+"""`functional.qcfs` and its gradients as Triton kernels, over values in memory order."""
 
 import torch
 import triton
@@ -23,7 +23,7 @@ def forward_kernel(x, threshold, out, n, LEVELS: tl.constexpr, ACC: tl.constexpr
 def backward_kernel(
     x, grad, threshold, along_x, partial, n, LEVELS: tl.constexpr, ACC: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """A gradient passes between 0 and the threshold; that of the threshold is summed up by every program."""
+    """Pass the gradient between 0 and the threshold. Every program sums up its part of the threshold's gradient."""
     height = tl.load(threshold).to(ACC)
     total = tl.zeros((BLOCK,), ACC)
     stride = tl.num_programs(0) * BLOCK
@@ -49,7 +49,7 @@ def forward(x: Tensor, threshold: Tensor, levels: int) -> Tensor:
 
 @on_device_of_first
 def backward(x: Tensor, grad: Tensor, threshold: Tensor, levels: int) -> tuple[Tensor, Tensor]:
-    """The gradients of x and, not rounded yet, of the threshold, for x and grad in the same order of memory."""
+    """Return the gradients of x and, not yet rounded, of the threshold. x and grad must have the same memory order."""
     along_x = torch.empty_like(x)
     programs = min(PROGRAMS, triton.cdiv(x.numel(), BLOCK))
     partial = torch.empty(programs, dtype=torch.promote_types(x.dtype, torch.float32), device=x.device)

@@ -1,15 +1,17 @@
 """3x3 convolutions on a CPU with fewer multiplications: Winograd's method, after Lavin and Gray (2016).
 
-An overlapping tile d of (m + 2) x (m + 2) inputs gives a tile of m x m outputs, y = A' [(G w G') * (B' d B)] A, where *
-multiplies elements, so that the sum over channels is one matrix product for each of the (m + 2)^2 elements: 2.25 times
-fewer multiplications for m = 2, 4 times for m = 4. The rows of A', B' and G belong to points at which polynomials are
-evaluated (Cook and Toom); larger tiles round more. In training, spikes are computed with m = 2, which rounds less than
-torch's convolution, and gradients with m = 4, which rounds about as much as torch's gradients.
+Overlapping tiles d of (m + 2) x (m + 2) inputs give tiles of m x m outputs: y = A' [(G w G') * (B' d B)] A. Here *
+multiplies element by element, so the sum over channels is one matrix product for each of the (m + 2)^2 elements. This
+takes 2.25 times fewer multiplications for m = 2, and 4 times fewer for m = 4. The rows of A', B' and G belong to points
+at which polynomials are evaluated (Cook and Toom). Larger tiles have larger rounding errors. In training, spikes are
+computed with m = 2, which rounds less than torch's convolution, and gradients with m = 4, which rounds about as much as
+torch's gradients. B' d B of spikes is exact.
 
-B' d B of spikes is exact. Images are [G, N, H, W, C] here, transformed tiles [G, m + 2, m + 2, N, H / m, W / m, C]: G
-groups of a few images, one for each thread (image i is in group i mod G), so that theirs stay in its cache. Torch gives
-every thread an equal part of the outermost dimension, so what a thread has written it also reads; cores that share no
-cache are slow to exchange. Large matrices leave no room for that: all threads share them, in one group.
+Images are [G, N, H, W, C] here, and transformed tiles [G, m + 2, m + 2, N, H / m, W / m, C]. G is the number of groups
+of images, one group per thread (image i is in group i mod G), so that the images of a thread stay in its cache. Torch
+gives every thread an equal part of the outermost dimension, so a thread reads what it has written itself. Exchange
+between cores without a common cache is slow. If the matrices are too large for this, all threads share them, in one
+group.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,12 +23,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-_POINTS = {2: (0.0, 1.0, -1.0), 4: (0.0, 0.75, -0.75, 1.5, -1.5)}  # for m; and infinity
+_POINTS = {2: (0.0, 1.0, -1.0), 4: (0.0, 0.75, -0.75, 1.5, -1.5)}  # for each m, besides infinity
 _CHANNELS = 128  # at least: with fewer, the additions outweigh the multiplications that are saved
 _IMAGES = 16  # at least: with fewer, transforming the weights takes longer than what is saved
-_OWN_MATRICES = 16 * 256 * 256  # elements at most, for every thread to have its own in its cache
+_OWN_MATRICES = 16 * 256 * 256  # elements at most, so that every thread can have its own copy in its cache
 _CACHED = 512 * 1024  # elements of a thread's transformed tiles, inputs and outputs together
-_TILES = 128  # of a thread at least, so that a matrix product is worth the way of its weights to the core
+_TILES = 128  # per thread at least, so that a matrix product is worth loading its weights
 
 
 class Window(NamedTuple):
@@ -39,9 +41,9 @@ class Window(NamedTuple):
 
 
 def applies(x: Tensor, weight: Tensor, window: Window, *, images: int = _IMAGES) -> bool:
-    """Whether `convolve` does the same as this convolution of x [N, C, H, W], and faster, from so many images on.
+    """Return whether `convolve` can compute this convolution of x [N, C, H, W] faster, with at least so many `images`.
 
-    Float64 is left to torch: it is there to be exact.
+    Float64 is left to torch, because it is there to be exact.
     """
     n, channels, height, width = x.shape
     return (
@@ -60,23 +62,23 @@ def applies(x: Tensor, weight: Tensor, window: Window, *, images: int = _IMAGES)
 
 
 def tile(x: Tensor) -> int:
-    """The largest m for images x [N, C, H, W], H and W even."""
+    """Return the largest m for images x [N, C, H, W] with even H and W."""
     return 4 if x.shape[2] % 4 == x.shape[3] % 4 == 0 else 2
 
 
 @torch.library.custom_op("rheobase::winograd", mutates_args=())
 def convolve(x: Tensor, weight: Tensor) -> Tensor:
-    """`torch.conv2d(x, weight, padding=1)` of x [N, C, H, W], H and W even."""
+    """Compute `torch.conv2d(x, weight, padding=1)` of x [N, C, H, W] with even H and W."""
     return convolve_transformed(x, transformed(weight))
 
 
 def convolve_transformed(x: Tensor, matrices: Tensor, bias: Tensor | None = None) -> Tensor:
-    """The same with weights from `transformed`, and a bias; H and W are multiples of the m that those are for."""
+    """Compute the same with weights from `transformed`, and a bias. H and W must be multiples of their m."""
     return _convolve(x, matrices.mT, bias)
 
 
 def transformed(weight: Tensor, m: int = 2, *, turned: bool = False) -> Tensor:
-    """G w G', for every group anew: [G, (m + 2)^2, outputs, inputs]; of the weight turned by 180 degrees if asked."""
+    """Return G w G' for every group: [G, (m + 2)^2, outputs, inputs]. If `turned`, rotate the weight by 180 degrees."""
     factors = _factors(weight, m)
     if turned:
         factors = factors.flip(2)
@@ -85,7 +87,7 @@ def transformed(weight: Tensor, m: int = 2, *, turned: bool = False) -> Tensor:
 
 @torch.library.custom_op("rheobase::winograd_gradients", mutates_args=())
 def gradients(grad: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Of x and of the weight."""
+    """Return the gradients of x and of the weight."""
     m = tile(x)
     factors = _factors(weight, m)
     sums = x.new_zeros(*factors.shape[:2], *weight.shape[:2])
@@ -131,7 +133,7 @@ def _convolve(x: Tensor, matrices: Tensor, bias: Tensor | None = None) -> Tensor
 
 
 def _factors(weight: Tensor, m: int) -> Tensor:
-    """w -> G w G' as a matrix [G, (m + 2)^2, 9]: one for each thread, or for all of them."""
+    """Return w -> G w G' as a matrix [G, (m + 2)^2, 9]: one for each thread, or one for all of them."""
     g = torch.tensor(_matrices(m)[2], dtype=weight.dtype)
     factors = torch.kron(g, g)
     own = len(factors) * weight.shape[0] * weight.shape[1] <= _OWN_MATRICES
@@ -143,7 +145,7 @@ Rows = list[list[float]]
 
 @cache
 def _matrices(m: int) -> tuple[Rows, Rows, Rows]:
-    """A', B' and G."""
+    """Return A', B' and G."""
     points = _POINTS[m]
     others = {p: [q for q in points if q != p] for p in points}
     a = [[*(p**i for p in points), float(i == m - 1)] for i in range(m)]
@@ -162,7 +164,7 @@ def _empty_output(x: Tensor, channels: int) -> Tensor:
 
 
 def _chunks(x: Tensor, y: Tensor, matrices: Tensor) -> Iterator[tuple[Tensor, Tensor, int, "_Room"]]:
-    """Images of x and y in groups, bands of y where they are large, a band's first row, and room for its tiles."""
+    """Yield groups of images of x, bands of y (parts of large images), a band's first row, and room for its tiles."""
     groups, elements = matrices.shape[:2]
     m = isqrt(elements) - 2
     least = _TILES * torch.get_num_threads() // groups
@@ -181,7 +183,7 @@ def _chunks(x: Tensor, y: Tensor, matrices: Tensor) -> Iterator[tuple[Tensor, Te
 
 
 class _Room:
-    """Memory for the tiles of a few images, or bands of them, used again by the next."""
+    """Memory for the tiles of a few images or bands, which the next ones reuse."""
 
     def __init__(self, images: Tensor, outputs: Tensor, height: int, m: int) -> None:
         groups, n, _, width, channels = images.shape
@@ -192,11 +194,11 @@ class _Room:
         self.tiles = images.new_empty(groups, side, side, n, tall, wide, channels)
         self.products = images.new_empty(groups, side, side, n, tall, wide, outputs.shape[4])
         shapes = [(side, n, tall, width + 2, channels), (side, n, tall, width, outputs.shape[4])]
-        between = images.new_empty(groups, max(map(prod, shapes)))  # for the one or the other
+        between = images.new_empty(groups, max(map(prod, shapes)))  # shared by both
         self.rows, self.output_rows = (between[:, : prod(shape)].unflatten(1, shape) for shape in shapes)
 
     def transformed(self, images: Tensor, top: int) -> Tensor:
-        """B' d B of every tile of the band at row `top`: [G (m + 2)^2, tiles, C]."""
+        """Return B' d B of every tile of the band at row `top`: [G (m + 2)^2, tiles, C]."""
         height, width, m = self.height, images.shape[3], self.m
         above, below = max(0, 1 - top), max(0, top + height + 1 - images.shape[2])  # rows that lie outside
         inside = self.padded[:, :, above : height + 2 - below, 1:-1]
@@ -208,7 +210,7 @@ class _Room:
         return _as_matrices(self.tiles)
 
     def transform_back(self, outputs: Tensor) -> None:
-        """A' p A of the products p of every tile."""
+        """Write A' p A of the products p of every tile."""
         m = self.m
         rows = self.output_rows.view(-1, m, m + 2, *self.products.shape[3:])
         _multiply(self.a, self.products.unbind(1), rows.unbind(1))
@@ -216,7 +218,7 @@ class _Room:
         _multiply(self.a, rows.unbind(2), windows.unbind(5))
 
     def transformed_gradients(self, grads: Tensor) -> Tensor:
-        """A g A' of every tile g of m x m gradients: [G (m + 2)^2, tiles, C]."""
+        """Return A g A' of every tile g of m x m gradients: [G (m + 2)^2, tiles, C]."""
         a = list(zip(*self.a, strict=True))
         _multiply(a, grads.unflatten(2, (-1, self.m)).unbind(3), self.output_rows.unbind(1))
         _multiply(a, self.output_rows.unflatten(4, (-1, self.m)).unbind(5), self.products.unbind(2))
@@ -228,7 +230,7 @@ def _as_matrices(tiles: Tensor) -> Tensor:
 
 
 def _multiply(matrix: Iterable[Sequence[float]], vector: Sequence[Tensor], out: Sequence[Tensor]) -> None:
-    """A matrix times a vector of tensors."""
+    """Multiply a matrix by a vector of tensors."""
     for row, result in zip(matrix, out, strict=True):
         terms = [(factor, x) for factor, x in zip(row, vector, strict=True) if factor]
         (factor, x), *rest = sorted(terms, key=lambda term: term[0] != 1)  # 1 first: it needs no multiplication

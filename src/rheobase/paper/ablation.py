@@ -1,6 +1,6 @@
 """Ablation of tdBN: other normalisations, alphas, depths, decays and windows, each trained briefly in the same way."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from math import isfinite
@@ -106,22 +106,23 @@ def ablation_of(found: dict[Variant, tuple[float, float] | Failure], setting: Se
         *_claim({row["label"]: row["accuracy"] for row in rows}),
         *broken(failed),
     ]
-    charts = [
-        Chart(
-            group,
-            "",
-            "test accuracy, %",
-            {"accuracy": ([row["label"] for row in members], [row["accuracy"] for row in members])},
-            bars=True,
-        )
-        for group, members in groups.items()
-    ]
     content = {
         "setting": {"epochs": setting.epochs, "timesteps": setting.timesteps, "channels": setting.channels},
         "rows": rows,
         "failed": failed,
     }
-    return Result("ablation", "Ablation", source(setting.data), content, comparison, charts, setting.device, to_come)
+    data = source(setting.data)
+    return Result("ablation", "Ablation", data, content, comparison, charts(content), setting.device, to_come)
+
+
+def charts(content: Mapping[str, Any]) -> list[Chart]:
+    """Return a chart for every group of a kept result."""
+    found = []
+    for group in dict.fromkeys(row["group"] for row in content["rows"]):
+        members = [row for row in content["rows"] if row["group"] == group]
+        series = {"accuracy": ([row["label"] for row in members], [row["accuracy"] for row in members])}
+        found.append(Chart(group, "", "test accuracy, %", series, bars=True))
+    return found
 
 
 def _claim(by_label: dict[str, float]) -> list[str]:

@@ -6,6 +6,7 @@ repeated, or run for a few methods at a time.
 
 import json
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -109,7 +110,7 @@ def table1(
     spiking = [run for run in opened if run.recipe.neuron not in ("relu", "qcfs")]
     relus = [run for run in opened if run not in spiking]
     base = table("table1", [run.folder for run in spiking]) if spiking else None
-    curves = [curve for run in spiking if (curve := trained_curve(run)) is not None]
+    curves = trained_curves(spiking)
     jobs = [(run, name) for run in relus for name in ways or WAYS if (name == "qcfs") == (run.recipe.neuron == "qcfs")]
     if relus and not jobs:
         raise ValueError(f"none of these runs can be converted by {', '.join(ways or ())}; leave out --methods")
@@ -138,6 +139,13 @@ def _stand_ins(folder: Path, ways: Sequence[str] | None, longest: int) -> Iterat
             part = converted_part(made[neuron], name, Path(temporary) / PARTS, longest=longest)
             curves.append(converted_curve(name, made[neuron], part))
             yield result(base, curves, base.source, CPU, len(chosen) - i - 1)
+
+
+def trained_curves(runs: Sequence[Run]) -> list[Curve]:
+    """Return the curves of spiking runs that were tested. Labels that would be the same name the folder too."""
+    found = [(run.folder.name, curve) for run in runs if (curve := trained_curve(run)) is not None]
+    count = Counter(curve.label for _, curve in found)
+    return [replace(c, label=f"{c.label} ({name})") if count[c.label] > 1 else c for name, c in found]
 
 
 def trained_curve(run: Run) -> Curve | None:

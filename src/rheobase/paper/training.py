@@ -1,8 +1,9 @@
 """Results that need training: Fig. 2 and the accuracies of Tables 1 to 3. The default is the built-in digits."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from itertools import islice
+from math import nan
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
@@ -95,26 +96,34 @@ def fig2_of(
         ),
         *broken(failed),
     ]
-    charts = [
-        Chart(
-            f"gradient with respect to {what}",
-            "layer",
-            "mean norm",
-            {row["label"]: (list(range(2, 2 + len(row[what]))), row[what]) for row in rows if any(row[what])},
-            log=True,
-        )
-        for what in ("weights", "spikes")
-    ]
     return Result(
         "fig2",
         "Fig. 2: gradient norm per layer, plain network",
         source,
         {"rows": rows, "failed": failed},
         comparison,
-        charts,
+        fig2_charts({"rows": rows}),
         device,
         len(settings) - len(found),
     )
+
+
+def fig2_charts(content: Mapping[str, Any]) -> list[Chart]:
+    """Return the two charts of a kept result. What has no gradient has no line."""
+    return [
+        Chart(
+            f"gradient with respect to {what}",
+            "layer",
+            "mean norm",
+            {
+                row["label"]: (list(range(2, 2 + len(row[what]))), row[what])
+                for row in content["rows"]
+                if any(row[what])
+            },
+            log=True,
+        )
+        for what in ("weights", "spikes")
+    ]
 
 
 def _by_width(rows: list[dict[str, Any]]) -> list[str]:
@@ -218,7 +227,7 @@ def table(name: str, runs: list[Path], *, epochs: int = 3) -> Result:
     labels = [f"{row['network']}, {row['data']}, T = {row['timesteps']}" for row in rows]
     series = {"here, last epoch": (labels, [row["last"] for row in rows])}
     if any(row["paper"] for row in rows):
-        series["the paper"] = (labels, [row["paper"] or 0.0 for row in rows])
+        series["the paper"] = (labels, [row["paper"] or nan for row in rows])
     charts = [Chart("top-1 accuracy", "", "%", series, bars=True)]
     return Result(
         name, f"Table {name[-1]}: accuracy", source, {"rows": rows, "published": others.rows(name)}, comparison, charts

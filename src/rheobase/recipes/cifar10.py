@@ -137,7 +137,6 @@ def cifar10_hybrid19() -> Recipe:
         epochs=10,
         decay=1.0,
         reset="soft",
-        lr=0.1,
         warmup_epochs=0.5,
         average=0.98,
         evaluate_every=1,

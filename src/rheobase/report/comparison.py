@@ -23,8 +23,8 @@ def render(data: Mapping[str, Any]) -> str:
         "Accuracy after the last epoch comes first, the best epoch second. Several seeds: mean and sample deviation.",
         facts,
         [
-            section("The runs", "; ".join(notes(data)), _runs(rows), "wide"),
-            section("Settings that differ", "All other settings are the same in every row.", _settings(data), "wide"),
+            section("The runs", _sentences(notes(data)), _runs(rows), "wide"),
+            section("Settings that differ", "The others are the same in every row.", _settings(data), "wide settings"),
             _curves(tested),
             _against("seconds", "Accuracy against time", "training time, s", tested, 1.0),
             _against("joule", "Accuracy against energy", "energy per image, uJ", tested, 1e6),
@@ -71,6 +71,10 @@ def notes(data: Mapping[str, Any]) -> list[str]:
     if data["simulated"]:
         found.append("simulated recordings say nothing about real ones")
     return found
+
+
+def _sentences(found: Sequence[str]) -> str:
+    return " ".join(f"{note[0].upper()}{note[1:]}." for note in found)
 
 
 def _of_rows(rows: Sequence[int], what: str) -> str:
@@ -121,7 +125,7 @@ def _curves(tested: Mapping[int, Mapping[str, Any]]) -> str:
             pairs = list(zip(means, around, strict=True))
             bands[name] = ([m - d for m, d in pairs], [m + d for m, d in pairs])
     chart = svg.line_chart(series, "epoch", "test accuracy, %", bands=bands)
-    return section("Learning curves", "Mean over seeds. The band is their deviation.", chart, "two")
+    return section("Learning curves", "Mean over seeds. The band is their deviation.", chart)
 
 
 def _against(key: str, title: str, x: str, tested: Mapping[int, Mapping[str, Any]], unit: float) -> str:

@@ -17,7 +17,7 @@ def render(data: Mapping[str, Any]) -> str:
     sections = [
         *([] if data["rows"] is None else [_curves(data["rows"])]),
         _timesteps(data["accuracy_by_timesteps"], recipe["timesteps"], data["images"]),
-        _section("Confusion matrix", f"{data['images']} test images", svg.heat_map(data["confusion"], data["classes"])),
+        _confusion(data),
         _rates(data["layers"], data["findings"]),
         *([] if data["rows"] is None else [_gradients(data["gradients"])]),
         _samples(data["samples"], data["classes"]),
@@ -87,6 +87,11 @@ def _timesteps(accuracies: Sequence[float], trained: int, images: int) -> str:
     return _section("Accuracy against timesteps", f"Trained at T = {trained}. {images} test images.", chart)
 
 
+def _confusion(data: Mapping[str, Any]) -> str:
+    note = f"{data['images']} test images. Rows are classes, columns are answers of the network."
+    return _section("Confusion matrix", note, svg.heat_map(data["confusion"], data["classes"]))
+
+
 def _samples(samples: Sequence[Mapping[str, Any]], classes: Sequence[str]) -> str:
     buttons, parts = [], []
     for i, sample in enumerate(samples):
@@ -105,8 +110,9 @@ def _samples(samples: Sequence[Mapping[str, Any]], classes: Sequence[str]) -> st
             for k in best
         )
         parts.append(
-            f'<div class="sample" id="sample{i}"{"" if i == 0 else " hidden"}><div><img alt="{escape(said)}" '
-            f'src="{picture}"><p>{escape(said)}</p><div class="guess">{bars}</div></div>'
+            f'<div class="sample" id="sample{i}"{"" if i == 0 else " hidden"}>'
+            f'<div class="seen"><img alt="{escape(said)}" src="{picture}">'
+            f'<div><p>{escape(said)}</p><div class="guess">{bars}</div></div></div>'
             f"<div>{svg.raster(sample['raster']) if sample['raster'] else ''}</div></div>"
         )
     body = f'<div class="choices">{"".join(buttons)}</div>{"".join(parts)}'

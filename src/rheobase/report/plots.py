@@ -12,9 +12,14 @@ from rheobase.report.charts import Chart
 
 # The palette of Okabe and Ito, which is safe for colour-blind readers.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+GREYS = ("#8C959F", "#C3CAD1")  # what our own bars are compared with
 LINES = ("-", "--", ":")
 LETTERS = 64  # of a title above one chart; more would be cut off
+SMALL = 90  # letters of a legend in one line
 LABELS = 18  # numbers under the bars of one chart; more would overlap
+WIDE, TALL = 5.2, 4.6  # inches of a chart
+BAR, FRAME = 0.2, 0.3  # inches of a horizontal bar, and of the title above some
+BELOW = 32  # points from a frame to the legend, for the numbers and the name of the axis
 
 
 def figure(width: float, height: float) -> Any:
@@ -30,12 +35,14 @@ def learning_curves(rows: list[dict[str, Any]], path: Path) -> None:
         (losses, ("loss", "test_loss"), 1),
         (accuracies, ("train_accuracy", "test_accuracy"), 100),
     ):
-        for name, label in zip(names, ("training", "test"), strict=True):
+        for i, (name, label) in enumerate(zip(names, ("training", "test"), strict=True)):
             points = [(row["epoch"], scale * row[name]) for row in rows if name in row]
-            axes.plot(*zip(*points, strict=True), label=label, marker="." if len(points) < 30 else "")
+            look = {"color": COLOURS[i], "linestyle": LINES[i], "marker": "." if len(points) < 30 else ""}
+            axes.plot(*zip(*points, strict=True), label=label, **look)
         axes.set_xlabel("epoch")
-        axes.grid(alpha=0.3)
-        axes.legend()
+        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.legend(frameon=False)
+        _bare(axes)
     losses.set_ylabel("loss")
     accuracies.set_ylabel("accuracy, %")
     _save(picture, path)
@@ -59,14 +66,23 @@ def recordings(found: Sequence[tuple[str, Mapping[str, Any]]], path: Path) -> No
 
 
 def draw(name: str, title: str, charts: Sequence[Chart], folder: Path) -> list[Path]:
-    """Draw the charts as an SVG and a PNG in `folder` and return their paths; none if there are no charts."""
+    """Draw the charts as an SVG and a PNG in `folder` and return their paths; none if there are no charts.
+
+    Charts stand side by side; bars with words stand below each other, on one scale.
+    """
     if not charts:
         return []
-    wide = len(charts)
-    picture = figure(5.2 * wide, 4.6)
-    picture.suptitle(textwrap.fill(title, LETTERS * wide), fontsize=10)
-    for axes, chart in zip(picture.subplots(1, wide, squeeze=False)[0], charts, strict=True):
-        _chart(axes, chart)
+    if all(_of_words(chart) for chart in charts):
+        bars = [sum(len(xs) for xs, _ in chart.series.values()) for chart in charts]
+        picture, letters = figure(1.5 * WIDE, 1 + sum(FRAME + BAR * count for count in bars)), 1.5 * LETTERS
+        frames = picture.subplots(len(charts), 1, squeeze=False, height_ratios=bars, sharex=True)[:, 0]
+    else:
+        picture, letters = figure(WIDE * len(charts), TALL), LETTERS * len(charts)
+        frames = picture.subplots(1, len(charts), squeeze=False)[0]
+    picture.suptitle(textwrap.fill(title, int(letters)), fontsize=10)
+    for axes, chart in zip(frames, charts, strict=True):
+        (_bars_of_words if _of_words(chart) else _chart)(axes, chart)
+        axes.set_xlabel(axes.get_xlabel() if axes.xaxis.get_tick_params()["labelbottom"] else "")
     paths = [folder / f"{name}.{kind}" for kind in ("svg", "png")]
     for path in paths:
         _save(picture, path)
@@ -76,6 +92,31 @@ def draw(name: str, title: str, charts: Sequence[Chart], folder: Path) -> list[P
 def _save(picture: Any, path: Path) -> None:
     with atomic_write(path) as part:
         picture.savefig(part, dpi=120, format=path.suffix.removeprefix("."))
+
+
+def _of_words(chart: Chart) -> bool:
+    return chart.bars and any(isinstance(x, str) for xs, _ in chart.series.values() for x in xs)
+
+
+def _bars_of_words(axes: Any, chart: Chart) -> None:
+    """Draw horizontal bars, with words at their left and values at their ends. The first series is our own."""
+    count = len(chart.series)
+    for i, (label, (xs, ys)) in enumerate(chart.series.items()):
+        places = [place + (i - (count - 1) / 2) * 0.8 / count for place in range(len(xs))]
+        colour = COLOURS[0] if i == 0 else GREYS[(i - 1) % len(GREYS)]
+        drawn = axes.barh(places, ys, 0.72 / count, label=label, color=colour)
+        axes.bar_label(drawn, fmt=_value, padding=3, fontsize=7)
+    words = next(iter(chart.series.values()))[0]
+    axes.set_yticks(range(len(words)), words, fontsize=8)
+    axes.set_ylim(len(words) - 0.5, -0.5)  # the first at the top
+    axes.tick_params(axis="y", length=0)
+    axes.margins(x=0.12)  # room for the values
+    _name(axes, chart, x=chart.y, y=chart.x)
+    axes.grid(visible=False, axis="y")
+
+
+def _value(value: float) -> str:
+    return f"{value:.2f}" if value < 1e5 else f"{value:.2e}"
 
 
 def _chart(axes: Any, chart: Chart) -> None:
@@ -89,18 +130,33 @@ def _chart(axes: Any, chart: Chart) -> None:
             axes.plot(xs, ys, label=label, color=colour, marker="." if len(xs) < 30 else "", linestyle=LINES[i % 3])
     if chart.bars:
         xs = next(iter(chart.series.values()))[0]
-        words = any(isinstance(x, str) for x in xs)
-        every = 1 if words else ceil(len(xs) / LABELS)
-        turned = {"rotation": 30, "ha": "right"} if words else {}
-        axes.set_xticks(range(0, len(xs), every), xs[::every], fontsize=7, **turned)
-        if count > 1:
-            axes.margins(y=0.3)  # room for the legend above the bars
+        every = ceil(len(xs) / LABELS)
+        axes.set_xticks(range(0, len(xs), every), xs[::every], fontsize=7)
     if chart.log:
         axes.set_yscale("log")
-    if chart.log_x:
+    if chart.log_x and all(float(x).is_integer() for xs, _ in chart.series.values() for x in xs):
+        axes.set_xscale("log", base=2)  # counts such as timesteps, which double
+        axes.xaxis.set_major_formatter("{x:g}")
+    elif chart.log_x:
         axes.set_xscale("log")
-    axes.set(title=chart.title, xlabel=chart.x, ylabel=chart.y)
-    axes.title.set_fontsize(9)
+    _name(axes, chart, x=chart.x, y=chart.y)
+
+
+def _name(axes: Any, chart: Chart, x: str, y: str) -> None:
+    """Write the title, the names of the axes, and a legend below them, where it covers nothing."""
+    axes.set(xlabel=x, ylabel=y)
+    axes.set_title(chart.title, fontsize=9, loc="left")
+    _bare(axes)
+    if len(chart.series) > 1:
+        columns = max(1, SMALL // (max(map(len, chart.series)) + 7))  # a line and gaps take as much as seven
+        moved = need("matplotlib.transforms", "a plot").offset_copy
+        below = moved(axes.transAxes, axes.figure, y=-BELOW, units="points")
+        axes.legend(
+            fontsize=7, frameon=False, ncols=columns, loc="upper center", bbox_to_anchor=(0.5, 0), bbox_transform=below
+        )
+
+
+def _bare(axes: Any) -> None:
     axes.grid(alpha=0.3)
-    if count > 1:
-        axes.legend(fontsize=7)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)

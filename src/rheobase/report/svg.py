@@ -11,6 +11,8 @@ from typing import Any
 Series = Mapping[str, tuple[Sequence[float], Sequence[float]]]
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 360, 210, 46, 34, 8
 DASHES = ("", "6 3", "2 3", "8 3 2 3")
+SQUARE = 260  # of a confusion matrix
+LETTER, NAME = 6.2, 12  # about the width of a letter, and the most letters of a class that are shown
 Bands = Mapping[str, tuple[Sequence[float], Sequence[float]]]
 
 
@@ -115,51 +117,63 @@ def histogram(edges: Sequence[float], density: Sequence[float], mark: float, tit
 
 
 def heat_map(matrix: Sequence[Sequence[int]], labels: Sequence[str]) -> str:
-    """Draw a confusion matrix: rows are classes, columns predictions. Show numbers where they fit."""
-    n = len(labels)
-    side = (WIDTH - 64) / n
+    """Draw a confusion matrix: rows are classes, columns answers. Of many classes, only some have room for a name."""
+    names = [label if len(label) <= NAME else f"{label[: NAME - 1]}\u2026" for label in labels]
+    longest = LETTER * max(map(len, names))
+    top, n = 4, len(labels)
+    side = SQUARE / n
+    left = (WIDTH - SQUARE + longest) / 2
+    gap, every, bottom = min(1, side / 10), ceil(15 / side), top + SQUARE
     parts = []
+    for i in range(0, n, every):
+        parts.append(_text(left - 4, top + (i + 0.5) * side + 4, names[i], "end"))
+        x = left + (i + 0.5) * side
+        if longest < every * side:
+            parts.append(_text(x, bottom + 12, names[i], "middle"))
+        else:
+            parts.append(_text(x + 4, bottom + 8, names[i], "end", turned=-50))
     for i, row in enumerate(matrix):
-        total = sum(row) or 1
-        parts.append(_text(58, 4 + i * side + side / 2 + 3, labels[i][:9], "end"))
-        for j, count in enumerate(row):
-            share = count / total
+        for j, count in ((j, count) for j, count in enumerate(row) if count):
+            share, x, y = count / sum(row), left + j * side, top + i * side
             said = f"{escape(labels[i])} seen as {escape(labels[j])}: {count}"
             parts.append(
-                f'<rect class="cell" x="{62 + j * side:.1f}" y="{4 + i * side:.1f}" width="{side - 1:.1f}" '
-                f'height="{side - 1:.1f}" fill-opacity="{share:.3f}"><title>{said}</title></rect>'
+                f'<rect class="cell" x="{x:.1f}" y="{y:.1f}" width="{side - gap:.1f}" height="{side - gap:.1f}" '
+                f'fill-opacity="{share:.3f}"><title>{said}</title></rect>'
             )
-            if count and n <= 12:
-                ink = ' class="inverse"' if share > 0.5 else ""
-                x, y = 62 + (j + 0.5) * side, 4 + i * side + side / 2 + 3.5
+            if n <= 12:
+                ink, x, y = ' class="inverse"' if share > 0.5 else "", x + side / 2, y + side / 2 + 3.5
                 parts.append(f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="middle"{ink}>{count}</text>')
-    if n <= 12:
-        parts += [
-            _text(62 + (j + 0.5) * side, 4 + n * side + 12, label[:4], "middle") for j, label in enumerate(labels)
-        ]
-    return _svg(parts, "confusion matrix", WIDTH, WIDTH - 40)
+    below = 16 if longest < every * side else 16 + 0.77 * longest  # sine of the angle
+    return _svg(parts, "confusion matrix", WIDTH, ceil(bottom + below))
 
 
 def raster(layers: Mapping[str, Sequence[Sequence[int]]]) -> str:
-    """Draw the spikes of a few neurons per layer. Time runs to the right, layers from top to bottom."""
+    """Draw the spikes of a few neurons per layer. Time runs to the right. Many layers stand in two columns."""
     steps = max(len(row) for rows in layers.values() for row in rows)
-    column = min(66.0, (WIDTH - 96) / steps)
-    parts, y = [], 4.0
-    for name, rows in layers.items():
-        tall = 3.4 * len(rows)
-        parts.append(_text(88, y + tall / 2 + 3, short(name), "end"))
-        parts.append(f'<rect class="band" x="92" y="{y:.1f}" width="{column * steps:.1f}" height="{tall:.1f}"/>')
-        for k, row in enumerate(rows):
-            parts += [
-                f'<rect class="spike" x="{92 + t * column + 1:.1f}" y="{y + 3.4 * k + 0.4:.1f}" '
-                f'width="{column - 2:.1f}" height="2.6"/>'
-                for t, fired in enumerate(row)
-                if fired
-            ]
-        y += tall + 5
-    every = ceil(steps / 8)
-    parts += [_text(92 + (t + 0.5) * column, y + 9, str(t + 1), "middle") for t in range(0, steps, every)]
-    return _svg(parts, "spikes over time", WIDTH, int(y + 16))
+    halves = 2 if len(layers) > 9 and (WIDTH / 2 - 96) / steps >= 10 else 1
+    wide, count = WIDTH / halves, ceil(len(layers) / halves)
+    column, every = min(66.0, (wide - 96) / steps), ceil(steps / 8)
+    gap = min(1, column / 10)
+    parts, lowest = [], 0.0
+    for half in range(halves):
+        left, y = half * wide + 92, 4.0
+        for name, rows in list(layers.items())[half * count : (half + 1) * count]:
+            tall = 3.4 * len(rows)
+            parts.append(_text(left - 4, y + tall / 2 + 3, short(name), "end"))
+            parts.append(
+                f'<rect class="band" x="{left:.1f}" y="{y:.1f}" width="{column * steps:.1f}" height="{tall:.1f}"/>'
+            )
+            for k, row in enumerate(rows):
+                parts += [
+                    f'<rect class="spike" x="{left + t * column + gap:.1f}" y="{y + 3.4 * k + 0.4:.1f}" '
+                    f'width="{column - 2 * gap:.1f}" height="2.6"/>'
+                    for t, fired in enumerate(row)
+                    if fired
+                ]
+            y += tall + 5
+        parts += [_text(left + (t + 0.5) * column, y + 9, str(t + 1), "middle") for t in range(0, steps, every)]
+        lowest = max(lowest, y)
+    return _svg(parts, "spikes over time", WIDTH, int(lowest + 16))
 
 
 def network(graph: Sequence[Mapping[str, Any]], rates: Mapping[str, float]) -> str:
@@ -247,14 +261,13 @@ def _frame(ticks: Sequence[tuple[float, str]], place_y: Any, x: str, y: str) -> 
         parts.append(_text(LEFT - 5, place + 3.5, label, "end"))
     parts.append(_text((LEFT + WIDTH) / 2, HEIGHT - 5, x, "middle"))
     middle = (HEIGHT - BOTTOM) / 2
-    parts.append(
-        f'<text x="10" y="{middle}" text-anchor="middle" transform="rotate(-90 10 {middle})">{escape(y)}</text>'
-    )
+    parts.append(_text(10, middle, y, "middle", turned=-90))
     return "".join(parts)
 
 
-def _text(x: float, y: float, words: str, anchor: str) -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(words)}</text>'
+def _text(x: float, y: float, words: str, anchor: str, *, turned: int = 0) -> str:
+    turn = f' transform="rotate({turned} {x:.1f} {y:.1f})"' if turned else ""
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{turn}>{escape(words)}</text>'
 
 
 def _dashes(i: int) -> str:

@@ -1,4 +1,4 @@
-"""Several runs side by side, from what their folders say: no weights, no data. Runs of several seeds are one row."""
+"""Compare runs by what their folders say, without weights or data. Runs that differ only in their seed are one row."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -18,6 +18,7 @@ from rheobase.data.expectation import EXPECTED
 from rheobase.deploy import shipped
 from rheobase.deploy.folding import fold
 from rheobase.deploy.network import Network, node_name
+from rheobase.files import first_line
 from rheobase.train import origins
 from rheobase.train.runs import Row, Run, network_for
 
@@ -26,48 +27,48 @@ NOT_KNOWN = "not known"
 
 @dataclass(frozen=True)
 class Spread:
-    """Of a number over runs."""
+    """Mean and deviation of a number over runs."""
 
     mean: float
     deviation: float | None
-    """Of the sample; None for a single run."""
+    """Sample standard deviation; None for a single run."""
     n: int
 
     @classmethod
     def of(cls, values: Sequence[float]) -> "Spread":
-        """Of one value or more."""
+        """Return the spread of one or more values."""
         return cls(mean(values), stdev(values) if len(values) > 1 else None, len(values))
 
     @classmethod
     def of_known(cls, values: Iterable[float | None]) -> "Spread | None":
-        """Of those that are known; None if none is."""
+        """Return the spread of the known values; None if none is known."""
         known = [value for value in values if value is not None]
         return cls.of(known) if known else None
 
 
 @dataclass(frozen=True)
 class Member:
-    """One run; None is what is not known."""
+    """One run. None means not known."""
 
     folder: str
     seed: int
     accuracy_last: float | None
-    """Test accuracy after the last epoch that was evaluated."""
+    """Test accuracy after the last evaluated epoch."""
     accuracy_best: float | None
-    """Of the best epoch."""
+    """Test accuracy of the best epoch."""
     best_epoch: int | None
     seconds: float | None
     firing_rate: float | None
-    """Spikes per neuron and step, over all neurons."""
+    """Spikes per neuron and timestep, over all neurons."""
     joule: float | None
     """Energy of one inference, from the firing rates; see `analysis.fanout`."""
     not_known: str | None
-    """Why rate or energy are not."""
+    """Why the firing rate or the energy is not known."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """The accuracy of several runs after an epoch."""
+    """Accuracy of several runs after an epoch."""
 
     epoch: int
     accuracy: Spread
@@ -75,15 +76,15 @@ class Point:
 
 @dataclass(frozen=True)
 class Group:
-    """Runs that differ in nothing but their seed, and how they did."""
+    """Runs that differ only in their seed, and their results."""
 
     name: str
-    """The folder of its run, or the one that holds those of its seeds."""
+    """Folder of the run, or the folder that holds the runs of all seeds."""
     runs: list[Member]
     settings: dict[str, Any]
-    """All that they have in common; `start`, `device`, `data_content`, `plugins` beside the settings of the recipe."""
+    """What the runs share: the settings of the recipe, and `start`, `device`, `data_content` and `plugins`."""
     epochs: int
-    """That each of them has finished."""
+    """Epochs that each run has finished."""
     accuracy_last: Spread | None
     accuracy_best: Spread | None
     seconds: Spread | None
@@ -94,24 +95,24 @@ class Group:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Runs side by side."""
+    """The table of a comparison."""
 
     rows: list[Group]
     differing_settings: dict[str, list[Any]]
-    """A value for every row, of those settings that are not the same in all."""
+    """The settings that differ between rows, with a value for every row."""
     simulated: bool
-    """Whether there are results on simulated recordings among them."""
+    """Whether any results are on simulated recordings."""
 
 
 def compare(paths: Sequence[Path]) -> Comparison:
-    """The runs in these folders, which are those of runs or have such below them, in the order given."""
+    """Compare the runs in these folders and below them, in this order."""
     runs = {run.folder.resolve(): run for path in paths for run in _runs(path)}
     groups: dict[tuple[Any, ...], list[Run]] = {}
     seen: Counter[tuple[Any, ...]] = Counter()
     for run in runs.values():
         same = (*_common(run).items(), ("epochs done", _epochs(run.rows())))
         seen[*same, run.recipe.seed] += 1
-        groups.setdefault((*same, seen[*same, run.recipe.seed]), []).append(run)  # no seed counts twice in a row
+        groups.setdefault((*same, seen[*same, run.recipe.seed]), []).append(run)  # a row has every seed only once
     rows = [_group(sorted(found, key=lambda run: run.recipe.seed)) for found in groups.values()]
     names = rows[0].settings
     values = {name: [row.settings[name] for row in rows] for name in names}
@@ -123,7 +124,7 @@ def _runs(path: Path) -> list[Run]:
     if str(path) in shipped.names():
         path = shipped.find(path)
     if not path.is_dir():
-        raise ValueError(f"{path} is not a folder; give folders of runs, or one that holds them")
+        raise ValueError(f"{path} is not a folder; give the folders of runs, or a folder that holds them")
     found = list(_below(path))
     if not found:
         raise ValueError(f"no run in {path}: neither it nor a folder below it has a recipe.json")
@@ -140,12 +141,12 @@ def _below(folder: Path) -> Iterable[Run]:
 
 
 def _common(run: Run) -> dict[str, Any]:
-    """What two runs must share to be one row."""
+    """Return what two runs must share to be in one row."""
     settings = {key: value for key, value in asdict(run.recipe).items() if key != "seed"}
     recorded = run.read("environment.json") if (run.folder / "environment.json").exists() else {}
-    recorded = recorded.get("record", recorded)  # earlier versions wrote it without that key
+    recorded = recorded.get("record", recorded)  # earlier versions wrote it without this key
     if not isinstance(recorded, dict) or not isinstance(recorded.get("device", ""), str):
-        raise ValueError(f"{run.folder / 'environment.json'} does not say on what the run was trained; restore it")
+        raise ValueError(f"{run.folder / 'environment.json'} does not name the device of the run; restore it")
     return {
         "recipe": settings.pop("name"),
         **settings,
@@ -209,7 +210,7 @@ def _member(run: Run, sizes: "Sizes") -> Member:
 
 @dataclass(frozen=True)
 class Sizes:
-    """What of the network of a run it takes to make sense of its firing rates."""
+    """The sizes of a network that turn its firing rates into a mean rate and an energy."""
 
     neurons: dict[str, int]
     reached: FanOut | None = None
@@ -217,37 +218,37 @@ class Sizes:
 
     @classmethod
     def of(cls, run: Run) -> "Sizes":
-        """Of the network of a run; a network that cannot be built has none."""
+        """Return the sizes of the network of a run; none if it cannot be built."""
         shape = run.data.shape
         try:
             with torch.device("meta"):
                 network = network_for(run.recipe, run.data, run.parts)
         except (ValueError, RuntimeError) as error:
-            return cls({}, None, f"rate and energy: {_first_line(error)}")
+            return cls({}, None, f"rate and energy: {first_line(error)}")
         try:
             reached = fan_out(_folded(run, network), shape)
         except (ValueError, RuntimeError) as error:
             known = _neurons(network, shape)
-            return cls(known, None, f"{'energy' if known else 'rate and energy'}: {_first_line(error)}")
+            return cls(known, None, f"{'energy' if known else 'rate and energy'}: {first_line(error)}")
         if _record(run).timesteps:
-            return cls(reached.neurons, None, "energy: how many values of the recordings are zero was not recorded")
+            return cls(reached.neurons, None, "energy: the run did not record how many values of recordings are zero")
         return cls(reached.neurons, reached)
 
     def rate(self, rates: dict[str, float]) -> float | None:
-        """Mean spikes per neuron and step."""
+        """Return the mean spikes per neuron and timestep."""
         if not self.neurons or self.neurons.keys() != rates.keys():
             return None
         return sum(rates[name] * n for name, n in self.neurons.items()) / sum(self.neurons.values())
 
     def joule(self, rates: dict[str, float], timesteps: int) -> float | None:
-        """Energy of an inference."""
+        """Return the energy of one inference."""
         if self.reached is None or self.neurons.keys() != rates.keys():
             return None
         return self.reached.joule(rates, timesteps)
 
 
 def _folded(run: Run, network: nn.Module) -> Network:
-    """Without memory, but for a network whose values are asked for, such as a decay that was learnt."""
+    """Return the folded network, without allocating it unless folding reads its values, such as a learnt decay."""
     try:
         return fold(network)
     except RuntimeError:
@@ -255,19 +256,15 @@ def _folded(run: Run, network: nn.Module) -> Network:
 
 
 def _neurons(network: nn.Module, shape: tuple[int, ...]) -> dict[str, int]:
-    """Of the somas of a network that cannot be folded; none where it does not run without memory either."""
+    """Return the neurons per soma of a network that cannot be folded; none if it cannot run on meta tensors either."""
     try:
         return {node_name(name): n for name, n in neurons(network, shape).items()}
     except (ValueError, RuntimeError):
         return {}
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0]
-
-
 def _record(run: Run) -> DataInfo:
-    """That of its data; those of earlier versions, without a fingerprint, do not tell recordings from images."""
+    """Return the record of a run's data. Those of earlier versions, without a fingerprint, do not mark recordings."""
     loader = plugins.dataset.parts.get(run.recipe.data)
     expected = EXPECTED.get(loader) if loader else None
     return run.data if run.data.fingerprint or expected is None else expected

@@ -1,4 +1,4 @@
-"""The ReLU network of a run as a spiking one that knows where it came from."""
+"""Convert the ReLU network of a run into a spiking network that records where it came from."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +10,8 @@ from torch import Tensor
 from rheobase.convert import convert
 from rheobase.data import Dataset
 from rheobase.data.feed import generator, preprocessed
-from rheobase.deploy.network import LIF, Network
+from rheobase.deploy.network import Network
+from rheobase.deploy.nodes import LIF
 from rheobase.recipes import Recipe
 from rheobase.tasks.open import About
 from rheobase.train.runs import Run, load_network
@@ -29,7 +30,10 @@ def convert_run(
     device: torch.device | None = None,
     **options: Any,
 ) -> Network:
-    """By `images` training images that follow from the seed; `options` are those of the method."""
+    """Convert by `method`, calibrated on `images` training images that the seed selects.
+
+    `options` are those of the method.
+    """
     where = device or torch.device("cpu")
     model = load_network(run).float().to(where)
     few = None
@@ -53,15 +57,15 @@ def convert_run(
 
 
 def calibration_images(dataset: Dataset, recipe: Recipe, count: int, seed: int) -> Tensor:
-    """Training images as the network sees them in use, not augmented; which ones, the seed decides."""
+    """Return training images as the network sees them in evaluation, without augmentation. The seed selects them."""
     if len(dataset.train.shape) != 3:
-        raise ValueError(f"convert: {dataset.info.name} holds recordings, which have steps; convert networks of images")
+        raise ValueError(f"convert: {dataset.info.name} holds recordings; only networks for images can be converted")
     order = torch.randperm(len(dataset.train), generator=generator(seed))[:count]
     return preprocessed(dataset, recipe, dataset.train, order.sort().values, torch.float32)[0]
 
 
 def spiking_recipe(recipe: Recipe, network: Network, timesteps: int) -> Recipe:
-    """What the converted network was trained by, with the neurons that it has now."""
+    """Return the recipe that the network was trained with, with its new neurons."""
     (reset,) = {node.reset for node in network.nodes.values() if isinstance(node, LIF)}
     neuron: dict[str, Any] = {"neuron": "lif", "levels": Recipe.levels, "decay": 1.0, "reset": reset}
     return replace(recipe, timesteps=timesteps, precision="fp32", **neuron)

@@ -9,8 +9,7 @@ from torch import nn
 from rheobase import plugins
 from rheobase.data import Dataset
 from rheobase.data.feed import Feed
-from rheobase.deploy.network import Network
-from rheobase.tasks.open import about, as_run, input_dtype, open_file, open_run, ready
+from rheobase.tasks.open import about, as_run, input_dtype, open_file, open_run, ready, showing_spikes
 from rheobase.train import Evaluation, choose_device, evaluate
 from rheobase.train.runs import Run, load_network, open_data
 from rheobase.train.step import DTYPES
@@ -28,9 +27,7 @@ def evaluate_run(
         loader, loss = found.parts.data, found.parts.loss
         network, dtype = load_network(found), DTYPES.get(recipe.precision, torch.float32)
     else:
-        deployed = open_file(found)
-        if not isinstance(deployed, Network):
-            raise ValueError(f"{source} is a file that does not show its spikes; evaluate the run it was exported from")
+        deployed = showing_spikes(open_file(found), source)
         stated, owner = about(deployed, found), str(found)
         recipe, record = as_run(stated.recipe, deployed, where), stated.data
         network, dtype = deployed, input_dtype(deployed)

@@ -1,4 +1,4 @@
-"""Folded and quantised versions of a trained network: what is needed to write and to judge them."""
+"""Write folded and quantised networks, and measure how well they agree with the trained network."""
 
 import copy
 from pathlib import Path
@@ -13,8 +13,8 @@ from rheobase.deploy.agreement import Agreement, agreement, record
 from rheobase.deploy.network import Network
 from rheobase.deploy.quantize import Tell, quantize, silent
 from rheobase.recipes import Recipe
-from rheobase.tasks.open import about
-from rheobase.train.runs import Run, open_data
+from rheobase.tasks.open import about, open_dataset
+from rheobase.train.runs import Run
 from rheobase.train.switches import cudnn
 
 CALIBRATION_IMAGES, SAMPLE_IMAGES = 256, 64
@@ -28,45 +28,47 @@ def write(
     module: Any,
     source: Run | Path,
     *,
-    int8: bool,
+    bits: int | None,
     data: Path | None,
     device: torch.device = CPU,
     tell: Tell = silent,
     **options: Any,
 ) -> None:
-    """Write the folded network of `source` to `target` by the `module` of its format, in integers if asked.
+    """Write the folded network of `source` to `target` with the `module` of its format.
 
-    Those are found on `device`.
+    If a number of `bits` is given, quantise its weights to that many first, on `device`.
     """
     stated = about(network, source)
-    if int8:
-        if isinstance(source, Run):
-            dataset = source.open_data(data)
-        else:
-            dataset = open_data(stated.recipe, stated.data, data, source)
-        network = quantized(network, dataset, stated.recipe, device, tell)
+    if bits is not None:
+        network = quantized(network, open_dataset(source, stated, data), stated.recipe, device, tell, bits=bits)
     module.write(network, target, stated.data.shape, **options)
 
 
 def quantized(
-    network: Network, dataset: Dataset, recipe: Recipe, device: torch.device = CPU, tell: Tell = silent
+    network: Network,
+    dataset: Dataset,
+    recipe: Recipe,
+    device: torch.device = CPU,
+    tell: Tell = silent,
+    *,
+    bits: int = 8,
 ) -> Network:
-    """The network in integers, calibrated by training images on `device`; it is on the CPU then."""
+    """Return the quantised network, on the CPU. It is calibrated with training images on `device`."""
     images = calibration_images(dataset, recipe)
     timesteps = recipe.timesteps if images.ndim == 4 else None
     with cudnn(allow_tf32=False):
-        return quantize(copy.deepcopy(network).to(device), images, timesteps, tell).cpu()
+        return quantize(copy.deepcopy(network).to(device), images, timesteps, tell, bits=bits).cpu()
 
 
 def calibration_images(dataset: Dataset, recipe: Recipe) -> Tensor:
-    """Training images as the network sees them in use: not augmented, no labels."""
+    """Return training images as the network sees them in evaluation, without augmentation and labels."""
     n = len(dataset.train)
-    index = torch.arange(min(CALIBRATION_IMAGES, n)) * n // min(CALIBRATION_IMAGES, n)  # from everywhere
+    index = torch.arange(min(CALIBRATION_IMAGES, n)) * n // min(CALIBRATION_IMAGES, n)  # spread over the whole set
     return preprocessed(dataset, recipe, dataset.train, index, torch.float64)[0]
 
 
 def precisions(run: Run, data: Path | None, model: nn.Module, network: Network) -> dict[str, Agreement]:
-    """How far the folded network agrees with the trained one (in float64) on test images, by its precision."""
+    """Return, by precision, how well the folded network agrees with the trained one in float64 on test images."""
     recipe = run.recipe
     timesteps = recipe.timesteps
     x, _ = first_images(run.open_data(data), recipe, SAMPLE_IMAGES, torch.float64)

@@ -1,4 +1,4 @@
-"""Gradient norms per layer while training begins (Fig. 2): does the gradient vanish or explode with depth?"""
+"""Gradient norms per layer at the start of training (Fig. 2): does the gradient vanish or explode with depth?"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -17,35 +17,38 @@ Synapse = nn.Conv2d | nn.Linear
 
 @dataclass(frozen=True)
 class GradientNorms:
-    """Mean over the steps of the norms of the loss's gradients, by layer from the input to the output.
+    """Norms of the gradients of the loss, averaged over the steps, for every layer from the input to the output.
 
-    As in the paper, the encoding and the decoding layer are left out.
+    As in the paper, the encoding and decoding layers are left out.
     """
 
     layers: list[str]
     spikes: list[float]
-    """With respect to the spikes of the layer, of the whole batch."""
+    """Gradients with respect to the spikes of the layer in the whole batch."""
     weights: list[float]
-    """With respect to the weights of its synapses."""
+    """Gradients with respect to the weights of its synapses."""
     steps: int
 
     @property
     def ratio(self) -> float:
-        """Of weight gradients, the first layer to the last: below 1 they vanish on their way to the input."""
+        """Weight gradient of the first layer relative to the last: below 1, gradients vanish towards the input."""
         return self.weights[0] / self.weights[-1] if self.weights[-1] else float("nan")
 
     @property
     def spike_ratio(self) -> float:
-        """The same of the spikes' gradients."""
+        """The same ratio for the gradients of spikes."""
         return self.spikes[0] / self.spikes[-1] if self.spikes[-1] else float("nan")
 
 
 def gradient_norms(
     network: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], recipe: Recipe, *, learn: bool = True
 ) -> GradientNorms:
-    """Train `network` on (images, labels) by the recipe's step and watch its layers; `learn=False` moves no weight."""
+    """Train `network` on (images, labels) with the recipe's step and measure its layers.
+
+    If `learn` is false, the weights do not change.
+    """
     layers, synapses = inner_layers(network)
-    device = next(network.parameters()).device  # norms are added up there: a captured step must not wait for the host
+    device = next(network.parameters()).device  # norms are summed there: a captured step must not wait for the host
     spikes = torch.zeros(len(layers), dtype=torch.float64, device=device)
     weights = torch.zeros(len(synapses), dtype=torch.float64, device=device)
     places = {name: i for i, name in enumerate(layers)}
@@ -87,12 +90,12 @@ def gradient_norms(
 
 
 def inner_layers(network: nn.Module) -> tuple[dict[str, Soma], dict[str, Synapse]]:
-    """Somas and synapses between the encoding and the decoding layer: of the body, where a network has one."""
+    """Return somas and synapses between the encoding and decoding layers: those of the body, if there is one."""
     body = getattr(network, "body", None)
     inner = body if isinstance(body, nn.Module) else network
     layers = somas(inner)
     synapses: dict[str, Synapse] = {n: m for n, m in inner.named_modules() if isinstance(m, Synapse)}
-    if inner is network:  # the first of each encode the image, the last synapse decodes
+    if inner is network:  # the first soma and synapse encode the image, the last synapse decodes
         layers, synapses = dict(list(layers.items())[1:]), dict(list(synapses.items())[1:-1])
     if not layers:
         raise ValueError("gradient_norms: the network has no layers between its encoding and decoding layers")

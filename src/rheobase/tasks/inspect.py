@@ -1,4 +1,4 @@
-"""Everything there is to see inside a run, as plain data: what `analyze` prints and `report` draws."""
+"""Inspect a run and return plain data, which `analyze` prints and `report` draws."""
 
 import copy
 import shlex
@@ -20,13 +20,15 @@ from rheobase.analysis.somas import calibrate_statistics, on_reference
 from rheobase.data import DataInfo
 from rheobase.data.feed import first_images
 from rheobase.deploy.folding import fires_as_lif, fold
-from rheobase.deploy.network import INPUT, LIF, Network
+from rheobase.deploy.network import Network
+from rheobase.deploy.nodes import LIF
 from rheobase.models import MSBlock, SEWBlock, SEWBottleneck, SpikingNet
 from rheobase.nn import ReferenceSoma, ReluSoma, Soma, somas, watched
 from rheobase.recipes import Recipe
 from rheobase.tasks.gradients import GradientNorms, gradient_norms, inner_layers
-from rheobase.tasks.open import about, input_dtype, open_file
-from rheobase.train.runs import Run, load_network, open_data
+from rheobase.tasks.open import about, input_dtype, open_dataset, open_file, showing_spikes
+from rheobase.tasks.wiring import wiring
+from rheobase.train.runs import Run, load_network
 
 BATCH, FEW, SAMPLES, NEURONS = 32, 8, 6, 8
 
@@ -36,82 +38,75 @@ def inspect_run(run: Run, *, data: Path | None = None, images: int = 360) -> dic
     recipe, network = run.recipe, load_network(run).float()
     if any(isinstance(soma, ReluSoma) for soma in somas(network).values()):
         raise ValueError(
-            f"{run.folder}: a network of ReLUs has no spikes to look at; make a spiking network of it with "
+            f"{run.folder}: a ReLU network has no spikes to look at; make a spiking network of it with "
             "`rheobase convert`, and give that file to `rheobase report`"
         )
     dataset = run.open_data(data)
-    info = dataset.info
     x, labels = first_images(dataset, recipe, images, torch.float32)
     few, exact = _first(x, FEW), replace(recipe, precision="fp32")
-    layers = activity(network, _batches(x), recipe.timesteps)
-    logits = _logits(network, x, _longest(recipe.timesteps, x))
     return {
         "folder": run.folder.name,
-        "recipe": asdict(recipe),
-        "simulated": info.simulated,
         "command": _command(run),
-        "classes": list(info.classes),
         "environment": run.read("environment.json"),
         "rows": run.rows(),
-        "images": len(labels),
-        "confusion": _confusion(logits[: recipe.timesteps].mean(0).argmax(1), labels, len(info.classes)),
-        "accuracy_by_timesteps": _by_timesteps(logits, labels),
-        "layers": [asdict(layer) | {"rate": layer.rate, "spikes": layer.spikes} for layer in layers],
-        "findings": findings(layers),
+        **_measured(network, x, labels, recipe, dataset.info),
         "membranes": _membranes(network, few, recipe.timesteps),
         **_deployed(network, _first(x, IMAGES), recipe.timesteps),
-        # of a copy: training mode moves the running statistics
+        # on a copy, as training mode changes the running statistics
         "gradients": _gradients(copy.deepcopy(network), few, labels[:FEW], exact),
-        "samples": _samples(network, x, labels, logits[: recipe.timesteps], info, recipe.timesteps),
     }
 
 
 def inspect_file(path: Path, *, data: Path | None = None, images: int = 360) -> dict[str, Any]:
-    """The same of a deployed network, which has neither epochs nor gradients."""
-    network = open_file(path)
-    if not isinstance(network, Network):
-        raise ValueError(f"{path} is a file that does not show its spikes; give the network it was exported from")
+    """Measure a deployed network, which has neither epochs nor gradients, on its first test images."""
+    network = showing_spikes(open_file(path), path)
     stated = about(network, path)
-    recipe, info = replace(stated.recipe, precision="fp32"), stated.data
-    dataset = open_data(recipe, info, data, path)
-    x, labels = first_images(dataset, recipe, images, input_dtype(network))
-    layers = activity(network, _batches(x), recipe.timesteps, _neurons(network))
-    logits = _logits(network, x, _longest(recipe.timesteps, x))
-    made = network.info.get("converted", {})
+    recipe = replace(stated.recipe, precision="fp32")
+    x, labels = first_images(open_dataset(path, stated, data), recipe, images, input_dtype(network))
     return {
         "folder": path.name,
-        "recipe": asdict(recipe),
-        "simulated": info.simulated,
         "command": shlex.join(["rheobase", "report", path.name]),
-        "classes": list(info.classes),
-        "environment": made,
+        "environment": network.info.get("converted", {}),
         "rows": None,
-        "images": len(labels),
-        "confusion": _confusion(logits[: recipe.timesteps].mean(0).argmax(1), labels, len(info.classes)),
-        "accuracy_by_timesteps": _by_timesteps(logits, labels),
-        "layers": [asdict(layer) | {"rate": layer.rate, "spikes": layer.spikes} for layer in layers],
-        "findings": findings(layers),
+        **_measured(network, x, labels, recipe, stated.data),
         "membranes": {},
         **_counted(network, _first(x, IMAGES), recipe.timesteps),
         "gradients": None,
-        "samples": _samples(network, x, labels, logits[: recipe.timesteps], info, recipe.timesteps),
+    }
+
+
+def _measured(network: nn.Module, x: Tensor, labels: Tensor, recipe: Recipe, info: DataInfo) -> dict[str, Any]:
+    """Return what a trained and a deployed network have in common."""
+    layers = activity(network, _batches(x), recipe.timesteps, _neurons(network))
+    logits = _logits(network, x, _longest(recipe.timesteps, x))
+    trained = logits[: recipe.timesteps]
+    return {
+        "recipe": asdict(recipe),
+        "simulated": info.simulated,
+        "classes": list(info.classes),
+        "images": len(labels),
+        "confusion": _confusion(trained.mean(0).argmax(1), labels, len(info.classes)),
+        "accuracy_by_timesteps": _by_timesteps(logits, labels),
+        "layers": [asdict(layer) | {"rate": layer.rate, "spikes": layer.spikes} for layer in layers],
+        "findings": findings(layers),
+        "samples": _samples(network, x, labels, trained, info, recipe.timesteps),
     }
 
 
 def _neurons(network: nn.Module) -> dict[str, nn.Module]:
-    """The layers that fire, by name: somas, or those of a deployed network."""
+    """Return the layers of neurons by name: somas, or the neurons of a deployed network."""
     if isinstance(network, Network):
         return {name: node for name, node in network.nodes.items() if isinstance(node, LIF)}
     return dict(somas(network))
 
 
 def _by_timesteps(logits: Tensor, labels: Tensor) -> list[float]:
-    """The accuracy within 1, 2, ... steps."""
+    """Return the accuracy within 1, 2, ... timesteps."""
     return [float((logits[:t].mean(0).argmax(1) == labels).double().mean()) for t in range(1, len(logits) + 1)]
 
 
 def _gradients(network: nn.Module, x: Tensor, labels: Tensor, recipe: Recipe) -> dict[str, Any] | None:
-    """None for a network without layers between the first and the last."""
+    """Return gradient norms; None for a network without layers between the first and the last."""
     try:
         inner_layers(network)
     except ValueError:
@@ -120,7 +115,7 @@ def _gradients(network: nn.Module, x: Tensor, labels: Tensor, recipe: Recipe) ->
 
 
 def _deployed(network: nn.Module, x: Tensor, timesteps: int) -> dict[str, Any]:
-    """Operations and wiring of the folded network; None, and the reason, for a network that cannot be folded."""
+    """Return operations and wiring of the folded network; None and the reason if it cannot be folded."""
     try:
         folded = fold(network)
     except ValueError as error:
@@ -142,14 +137,14 @@ def _counted(folded: Network, x: Tensor, timesteps: int) -> dict[str, Any]:
         "joule": counted.energy(),
         "dense_joule": counted.dense_energy(),
     }
-    return {"operations": done, "graph": _graph(folded, x[..., :1, :, :, :], timesteps), "not_folded": None}
+    return {"operations": done, "graph": wiring(folded, x[..., :1, :, :, :], timesteps), "not_folded": None}
 
 
 def inspect_network(name: str, *, images: int = 8, timesteps: int = 2, probes: int = 2) -> dict[str, Any]:
-    """Will this train? Isometry, gradient norms and firing rates of an untrained network, on noise."""
+    """Measure isometry, gradient norms and firing rates of an untrained network on noise: will it train?"""
     torch.manual_seed(0)
     channels, size, _ = default_input(name)
-    size = min(size, 64)  # networks for larger images take any size
+    size = min(size, 64)  # networks for larger images accept any size
     network = build_default(name, max(images, 10), (channels, size, size))
     x, labels = torch.randn(images, channels, size, size), torch.arange(images)
     calibrate_statistics(network, x, timesteps)
@@ -170,7 +165,7 @@ def inspect_network(name: str, *, images: int = 8, timesteps: int = 2, probes: i
 
 
 def _ends_in_somas(network: SpikingNet) -> bool:
-    """Whether all that leaves a block comes from one soma: between those, gradients can be followed."""
+    """Return whether the output of every block comes from one soma, so that gradients can be compared there."""
     return not any(isinstance(block, SEWBlock | SEWBottleneck | MSBlock) for block in network.body)
 
 
@@ -184,7 +179,7 @@ def _verdict(phis: list[float], gradients: dict[str, Any] | None) -> list[str]:
             f"{trend} (factor {product:.2g})"
         )
     ratio = nan if gradients is None else GradientNorms(**gradients).spike_ratio
-    if isfinite(ratio):  # blocks that begin with a weight of 0 have no gradients inside
+    if isfinite(ratio):  # blocks whose weights start at 0 have no gradients inside
         sentences.append(
             f"the gradient in the first layer is {ratio:.2g} times that in the last: "
             + ("this will train" if 1e-3 < ratio < 1e3 else "this will be hard to train")
@@ -193,7 +188,7 @@ def _verdict(phis: list[float], gradients: dict[str, Any] | None) -> list[str]:
 
 
 def _command(run: Run) -> str:
-    """What trains this run again: a recipe, the settings that were changed, its data and its plugins; to be copied."""
+    """Return a command that trains this run again: a recipe, changed settings, data and plugins."""
     base, *settings = recipes.words(run.recipe)
     words = ["rheobase", "train", base]
     if run.start is not None:
@@ -221,7 +216,7 @@ def _longest(timesteps: int, x: Tensor) -> int:
 
 @torch.no_grad()
 def _logits(network: nn.Module, x: Tensor, timesteps: int) -> Tensor:
-    """[T, N, K]; the first t steps are those of a run with t steps, since nothing looks ahead."""
+    """Return logits [T, N, K]. The first t timesteps are those of a run with t timesteps, as nothing looks ahead."""
     return torch.cat([network(part, timesteps) for part in _batches(x)], dim=1)
 
 
@@ -231,13 +226,13 @@ def _confusion(predicted: Tensor, labels: Tensor, classes: int) -> list[list[int
 
 @torch.no_grad()
 def _membranes(network: nn.Module, x: Tensor, timesteps: int) -> dict[str, Any]:
-    """Histogram of the potential of every layer of LIF neurons, from -4 to 4 thresholds."""
+    """Return a histogram of the potential of every layer of LIF neurons, from -4 to 4 thresholds."""
     law = on_reference(network).eval()
     found: dict[str, Any] = {}
 
     for name, soma in somas(law).items():
         if not isinstance(soma, ReferenceSoma) or not fires_as_lif(soma):
-            continue  # what its potential is, it alone knows
+            continue  # the potential of another kind of neuron is not known here
 
         def see(current: Tensor, name: str = name, soma: Soma = soma) -> Tensor:
             u = potentials(current, decay=soma.present_decay(), v_th=soma.v_th, reset=soma.reset)
@@ -250,41 +245,10 @@ def _membranes(network: nn.Module, x: Tensor, timesteps: int) -> dict[str, Any]:
 
 
 @torch.no_grad()
-def _graph(network: Network, x: Tensor, timesteps: int) -> list[dict[str, Any]]:
-    """The layers of neurons (and the logits) with the layers that feed them, shapes and synapses."""
-    shapes = {name: list(value.shape[2:]) for name, value in network.run(x, timesteps if x.ndim == 4 else None)}
-    last = list(network.nodes)[-1]
-    graph = []
-    for name, node in network.nodes.items():
-        if isinstance(node, LIF) or name == last:
-            starts = network.inputs[name] if isinstance(node, LIF) else (name,)
-            routes = [route for source in starts for route in _routes(network, source)]
-            graph.append({"name": name, "shape": shapes[name], "routes": routes})
-    return graph
-
-
-def _routes(network: Network, name: str, kind: str = "") -> list[dict[str, str]]:
-    """From a synapse back to all the neurons that feed it, and the kind of the synapse."""
-    if name == INPUT or isinstance(network.nodes[name], LIF):
-        return [{"source": name, "kind": kind}]
-    node = network.nodes[name]
-    if not isinstance(node, nn.Flatten):
-        kind = f"{_word(node)}{', ' + kind if kind else ''}"
-    return [route for source in network.inputs[name] for route in _routes(network, source, kind)]
-
-
-def _word(node: nn.Module) -> str:
-    if isinstance(node, nn.Conv2d):
-        stride = f" /{node.stride[0]}" if node.stride[0] > 1 else ""
-        return f"conv {'x'.join(map(str, node.kernel_size))}{stride}"
-    return {"AvgPool2d": "pool", "AdaptiveAvgPool2d": "pool", "Linear": "fc", "Scale": "scale"}[type(node).__name__]
-
-
-@torch.no_grad()
 def _samples(
     network: nn.Module, x: Tensor, labels: Tensor, logits: Tensor, info: DataInfo, timesteps: int
 ) -> list[dict[str, Any]]:
-    """A few images, half of them misclassified where there are such, with the spikes of some neurons."""
+    """Return a few images with the spikes of some neurons. Up to half of the images are misclassified ones."""
     right = logits.mean(0).argmax(1) == labels
     wrong = (~right).nonzero().flatten()[: SAMPLES // 2].tolist()
     chosen = wrong + right.nonzero().flatten()[: SAMPLES - len(wrong)].tolist()
@@ -313,7 +277,7 @@ def _samples(
 
 
 def _telling(spikes: Tensor) -> Tensor:
-    """Neurons of spikes [T, n] from everywhere in the layer, those that fire now and then before all others."""
+    """Choose neurons of spikes [T, n] from the whole layer, preferably those that fire at some timesteps only."""
     rate = spikes.mean(0)
     candidates = ((rate > 0) & (rate < 1)).nonzero().flatten()
     if len(candidates) < NEURONS:

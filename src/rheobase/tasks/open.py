@@ -1,4 +1,4 @@
-"""The network behind a path: of a run, in a file, or one that comes with the package; and what it was trained on."""
+"""Open the network behind a path: of a run, in a file, or one that comes with the package; and its data."""
 
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from rheobase.data import DataInfo
+from rheobase.data import DataInfo, Dataset
 from rheobase.deploy import formats, shipped
 from rheobase.deploy.folding import fold
 from rheobase.deploy.formats import onnx
@@ -15,26 +15,26 @@ from rheobase.deploy.network import Network
 from rheobase.deploy.shapes import outputs
 from rheobase.recipes import Recipe
 from rheobase.train.casting import hold_weights
-from rheobase.train.runs import Run, channels_last, load_network
+from rheobase.train.runs import Run, channels_last, load_network, open_data
 from rheobase.train.step import AUTOCAST
 
-LONGEST = 2**12  # timesteps that a file may ask for
+LONGEST = 2**12  # timesteps that a file may state
 
 
 @dataclass(frozen=True)
 class About:
-    """What a network was trained by and on."""
+    """The recipe and data that a network was trained with."""
 
     recipe: Recipe
     data: DataInfo
 
     def as_dict(self) -> dict[str, Any]:
-        """As exported files keep it."""
+        """Return it as exported files keep it."""
         return {"recipe": asdict(self.recipe), "data": self.data.as_dict()}
 
 
 def about(network: Network | onnx.Session, source: object) -> About:
-    """What the network in `source` says of itself."""
+    """Return what the network in `source` states about itself."""
     recipe, data = network.info.get("recipe"), network.info.get("data")
     if not isinstance(recipe, dict) or not isinstance(data, dict):
         raise ValueError(f"{source} does not say what it was trained on; export it again from its run")
@@ -45,7 +45,7 @@ def about(network: Network | onnx.Session, source: object) -> About:
 
 
 def _check_fit(network: Network | onnx.Session, stated: About, path: Path) -> None:
-    """Raise a ValueError if the network in a file is not one for the data it states, or too large to be run on them."""
+    """Raise a ValueError if the network in a file does not fit the data that it states, or is too large to run."""
     steps, shape, classes = stated.data.timesteps or stated.recipe.timesteps, stated.data.shape, stated.data.classes
     if steps > LONGEST:
         raise ValueError(f"{path}: it states {steps} timesteps; expected at most {LONGEST}")
@@ -61,7 +61,7 @@ def _check_fit(network: Network | onnx.Session, stated: About, path: Path) -> No
 
 
 def folded(run: Run) -> tuple[nn.Module, Network]:
-    """The trained network of a run, and its folded version, which knows what it was trained on."""
+    """Return the trained network of a run, and its folded version, which states what it was trained on."""
     model = load_network(run)
     network = fold(model)
     network.info.update(About(run.recipe, run.data).as_dict())
@@ -69,18 +69,18 @@ def folded(run: Run) -> tuple[nn.Module, Network]:
 
 
 def input_dtype(network: nn.Module | onnx.Session) -> torch.dtype:
-    """The type of numbers that a network takes."""
+    """Return the dtype of the inputs of a network."""
     return next(network.parameters()).dtype if isinstance(network, nn.Module) else torch.float32
 
 
 def as_run(recipe: Recipe, network: nn.Module, device: torch.device) -> Recipe:
-    """The recipe with the precision in which to run: on a GPU that of the training, where a network has no integers."""
+    """Return the recipe with the precision to run in: that of training on a GPU; on a CPU, or in integers, float32."""
     integer = isinstance(network, Network) and network.integer
     return recipe if device.type == "cuda" and not integer else replace(recipe, precision="fp32")
 
 
 def ready(network: nn.Module, recipe: Recipe, device: torch.device, dtype: torch.dtype) -> nn.Module:
-    """The network on that device, to be run under the recipe's autocast and no more."""
+    """Move the network to the device, ready to run under the recipe's autocast only."""
     network = network.to(device, dtype)
     if device.type != "cuda":
         return network
@@ -90,18 +90,25 @@ def ready(network: nn.Module, recipe: Recipe, device: torch.device, dtype: torch
 
 
 def open_file(path: Path) -> Network | onnx.Session:
-    """The network in a file that `fold` or `export` wrote."""
+    """Return the network in a file that `fold`, `convert` or `export` wrote."""
     return formats.of_file(path).load(path)
 
 
+def showing_spikes(network: Network | onnx.Session, source: object) -> Network:
+    """Return the network of `source`. Raise a ValueError for an ONNX file, which does not show its spikes."""
+    if not isinstance(network, Network):
+        raise ValueError(f"{source} does not show its spikes; give the network that it was exported from")
+    return network
+
+
 def open_run(source: Path) -> Run | Path:
-    """The run in a folder, or of the network of that name that comes with the package; or else the file there."""
+    """Return the run in a folder, or of the shipped network of this name; otherwise the path of a file."""
     found = shipped.find(source)
     return Run(found) if found.is_dir() else found
 
 
 def open_trained(source: Path) -> Run:
-    """The same for what needs a network as it was trained."""
+    """Return the run in a folder, or of the shipped network of this name. Raise a ValueError for a file."""
     found = open_run(source)
     if not isinstance(found, Run):
         raise ValueError(f"{source} is a file of a deployed network; give the run that it came from")
@@ -109,7 +116,7 @@ def open_trained(source: Path) -> Run:
 
 
 def open_as_it_is(source: Path) -> tuple[nn.Module | onnx.Session, About]:
-    """The network of a run as it was trained, which need not fold; or the network in a file. What it was trained on."""
+    """Return the network of a run as it was trained, or the network in a file, and what it was trained on."""
     found = open_run(source)
     if isinstance(found, Run):
         return load_network(found), About(found.recipe, found.data)
@@ -118,5 +125,12 @@ def open_as_it_is(source: Path) -> tuple[nn.Module | onnx.Session, About]:
 
 
 def open_network(source: Run | Path) -> Network | onnx.Session:
-    """The folded network of a run, or the network in a file."""
+    """Return the folded network of a run, or the network in a file."""
     return folded(source)[1] if isinstance(source, Run) else open_file(source)
+
+
+def open_dataset(source: Run | Path, stated: About, data: Path | None) -> Dataset:
+    """Return the data that the network of a run or file was trained on, from the folder `data` or where they were."""
+    if isinstance(source, Run):
+        return source.open_data(data)
+    return open_data(stated.recipe, stated.data, data, source)

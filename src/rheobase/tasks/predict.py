@@ -14,12 +14,12 @@ from rheobase.train.switches import cudnn
 
 
 class Classifier:
-    """The network behind a path; on a GPU, inputs of one shape go through one CUDA graph."""
+    """The network behind a path. On a GPU, inputs of one shape run as one CUDA graph."""
 
     def __init__(self, source: Path, device: str = "auto") -> None:
         network, self.about = open_as_it_is(source)
         if not isinstance(network, nn.Module) and device not in ("auto", "cpu"):
-            raise ValueError(f"{source} is an ONNX file, which runs on the CPU; use --device cpu, or give its run")
+            raise ValueError(f"{source} is an ONNX file, which runs only on the CPU; use --device cpu, or give its run")
         self.device = choose_device(device if isinstance(network, nn.Module) else "cpu")
         self.dtype, self.recipe, self.network = input_dtype(network), self.about.recipe, network
         if isinstance(network, nn.Module):
@@ -28,7 +28,7 @@ class Classifier:
         self.step = capture(self._classify, self.device, eager_calls=1)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Probabilities [K] of one image [1, C, H, W] or one sequence [T, 1, C, H, W]."""
+        """Return the probabilities [K] of one image [1, C, H, W] or one sequence [T, 1, C, H, W]."""
         with torch.no_grad(), cudnn(allow_tf32=False):  # TF32 would flip spikes
             (shares,) = self.step(x.to(self.device, self.dtype))
         return shares.cpu()

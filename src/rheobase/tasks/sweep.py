@@ -1,4 +1,4 @@
-"""Accuracy, firing rate and energy of a network against its number of timesteps."""
+"""Measure accuracy, firing rate and energy of a network against its number of timesteps."""
 
 import copy
 from collections.abc import Iterable, Sequence
@@ -11,49 +11,45 @@ from torch import Tensor, nn
 from rheobase.analysis.fanout import fan_out
 from rheobase.data import DataInfo
 from rheobase.data.feed import Feed
-from rheobase.deploy.network import INPUT, LIF, Network, Scale
+from rheobase.deploy.network import INPUT, Network
+from rheobase.deploy.nodes import LIF, Scale
 from rheobase.recipes import Recipe
-from rheobase.tasks.open import about, input_dtype, open_network, open_run, ready
+from rheobase.tasks.open import about, input_dtype, open_dataset, open_network, open_run, ready, showing_spikes
 from rheobase.train import choose_device
-from rheobase.train.runs import Run, open_data
 from rheobase.train.step import autocast
 from rheobase.train.sweep import doubling, sweep
 from rheobase.train.switches import cudnn
 
 LARGEST = torch.finfo(torch.float16).max
-SMALLEST = 2.0**-10  # threshold: currents of float16 are then at least 2**14 times as fine, whatever their size
+SMALLEST = 2.0**-10  # threshold; the smallest currents of float16 are at least 2**14 times finer than that
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What a network does within so many steps, on average over the images."""
+    """The results of a network within a number of timesteps, averaged over the images."""
 
     timesteps: int
     accuracy: float
     firing_rate: float
-    """Spikes per neuron and step, over all neurons."""
+    """Spikes per neuron and timestep, over all neurons."""
     additions: float
-    """Of synapses that spikes reach, for one image; see `analysis.fanout`."""
+    """Additions for one image, in synapses with spikes as input; see `analysis.fanout`."""
     multiplications: float
-    """Of synapses that pixels or averages reach."""
+    """Multiplications for one image, in synapses with pixels or averages as input."""
     joule: float
+    """Energy of one inference."""
 
 
 def sweep_network(
     source: Path, *, data: Path | None = None, timesteps: int | None = None, device: str = "auto"
 ) -> list[Measured]:
-    """The folded network of a run, or the network in a file, at 1, 2, 4, ... and `timesteps` steps."""
+    """Measure the folded network of a run, or the network in a file, at 1, 2, 4, ... and `timesteps` timesteps."""
     found = open_run(source)
-    network = open_network(found)
-    if not isinstance(network, Network):
-        raise ValueError(f"{source} is a file that does not show its spikes; give the network it was exported from")
+    network = showing_spikes(open_network(found), source)
     stated, where = about(network, source), choose_device(device)
     if stated.data.timesteps:
-        raise ValueError(f"{source} reads recordings, which have their own steps; leave --sweep out")
-    if isinstance(found, Run):
-        dataset = found.open_data(data)
-    else:
-        dataset = open_data(stated.recipe, stated.data, data, source)
+        raise ValueError(f"{source} reads recordings, which have their own timesteps; leave out --sweep")
+    dataset = open_dataset(found, stated, data)
     batches = Feed(dataset, stated.recipe, where, input_dtype(network)).testing()
     steps = doubling(timesteps or stated.recipe.timesteps)
     return measured(network, batches, steps, stated.recipe, dataset.info, where)
@@ -67,7 +63,7 @@ def measured(
     info: DataInfo,
     device: torch.device,
 ) -> list[Measured]:
-    """At each of these numbers of steps, for batches on that device of the images that `info` is about."""
+    """Measure a network at each number of timesteps. The batches are on the device, and `info` describes the images."""
     with torch.device("meta"):
         reach = fan_out(copy.deepcopy(network).to("meta"), info.shape)
     neurons = sum(reach.neurons.values())
@@ -94,10 +90,10 @@ def measured(
 
 
 def half_will_do(network: Network, info: DataInfo) -> bool:
-    """Whether float16 is as good for the synapses as TF32, and twice as fast.
+    """Return whether float16, which is twice as fast, is as exact for the synapses as TF32.
 
-    Spikes are exact in both, and weights have 11 bits in both; float16 must also hold every current that can occur,
-    and be fine against thresholds. Neurons add up in float32 either way.
+    Spikes are exact in both, and weights have 11 bits in both. But float16 must also hold every current that can occur,
+    and must be fine enough compared with the thresholds. Neurons integrate in float32 either way.
     """
     pixels = [abs(pixel - mean) / std for pixel in (0, 255) for mean, std in zip(info.mean, info.std, strict=True)]
     bounds = {INPUT: max(pixels)}

@@ -1,4 +1,4 @@
-"""Runs and files side by side: what a trained network and its deployed versions do on real data."""
+"""Compare a trained network with its deployed versions on real data."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -17,14 +17,14 @@ from rheobase.deploy.formats.onnx import Session
 from rheobase.deploy.network import Network
 from rheobase.deploy.simulate import simulate
 from rheobase.functional import readout
-from rheobase.tasks.open import About, about, open_file
-from rheobase.train.runs import Run, load_network, open_data
+from rheobase.tasks.open import About, about, open_dataset, open_file, showing_spikes
+from rheobase.train.runs import Run, load_network
 from rheobase.train.switches import cudnn
 
-LOSS, LOSS_INT8 = 0.0005, 0.003  # of accuracy
-CHANCE = 0.1  # a loss that is less likely than this among equal networks is not put down to chance
+LOSS, LOSS_INT8 = 0.0005, 0.003  # accepted loss of accuracy
+CHANCE = 0.1  # a loss that is less likely than this for equal networks is not put down to chance
 SAME_PREDICTIONS = 0.99
-SAME_LOGITS = 1e-4  # float32 weights, run in double precision
+SAME_LOGITS = 1e-4  # for float32 weights in double precision
 
 CPU = torch.device("cpu")
 
@@ -34,17 +34,22 @@ Forward = Callable[..., Tensor]  # (x, timesteps) -> logits [T, N, K]
 
 @dataclass(frozen=True)
 class Verification:
-    """What was found when a file was run against the network it came from."""
+    """The results of a file, compared with the network it came from."""
 
-    agreement: Agreement  # on the first images, in double precision where the file allows it
-    logits: float  # largest difference, in parts of the largest logit
+    agreement: Agreement  # on the first images, in double precision if the file allows it
+    logits: float  # largest difference, relative to the largest logit
     images: int  # all test images, on which accuracy is measured
-    right: int  # that the trained network recognises
-    lost: int  # of these, not recognised by the file
-    won: int  # recognised by the file alone
-    integer: bool
-    operations: tuple[float, float] | None  # additions and multiplications per image, where the file shows its spikes
+    right: int  # images that the trained network recognises
+    lost: int  # of these, the images that the file does not recognise
+    won: int  # images that only the file recognises
+    bits: int | None  # of the weights, if the network is quantised
+    operations: tuple[float, float] | None  # additions and multiplications per image, if the file shows its spikes
     simulation: "Comparison | None"
+
+    @property
+    def integer(self) -> bool:
+        """Whether the file is a quantised network."""
+        return self.bits is not None
 
     @property
     def trained(self) -> float:
@@ -58,7 +63,7 @@ class Verification:
 
     @property
     def simulated_alike(self) -> bool:
-        """Whether the simulator found no different spike; true where it was not run."""
+        """Whether the simulator found no different spike; true if it did not run."""
         found = self.simulation
         return found is None or (found.different == 0 and found.logits <= SAME_LOGITS)
 
@@ -74,12 +79,12 @@ class Verification:
 
     @property
     def only_rounded(self) -> bool:
-        """Whether the file is a true integer version, however accurate."""
+        """Whether the file is an integer version that runs as it should, whatever its accuracy."""
         return self.integer and self.simulated_alike
 
     @property
     def by_chance(self) -> bool:
-        """Whether equal networks would often lose as many of the images on which the two differ (the sign test)."""
+        """Whether equally good networks would often lose as many of the images on which they differ (sign test)."""
         changed = self.lost + self.won
         return sum(comb(changed, k) for k in range(self.lost, changed + 1)) / 2**changed > CHANCE
 
@@ -88,7 +93,7 @@ class Verification:
         """The result in words."""
         if not self.passed and self.only_rounded:
             fewer = f"{self.lost - self.won} of {self.images} test images fewer ({self.lost} lost, {self.won} won)"
-            chance = ", which can be chance: measure it on more images" if self.by_chance else ""
+            chance = ", which may be chance: measure it on more images" if self.by_chance else ""
             return f"less accurate than the trained network: {fewer}{chance}"
         if not self.passed:
             return "NOT the same network"
@@ -100,16 +105,16 @@ class Verification:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The reference simulator against the file's network as read by torch."""
+    """The reference simulator compared with the file's network in torch."""
 
     images: int
     different: int  # spikes
-    logits: float  # largest difference, in parts of the largest logit
+    logits: float  # largest difference, relative to the largest logit
 
 
 @torch.no_grad()
 def recognised(forward: Forward, batches: Iterable[Batch], timesteps: int) -> Tensor:
-    """Which of the images the network puts into their class."""
+    """Return which images the network classifies correctly."""
     found = [readout(forward(x, timesteps)).argmax(1).cpu() == labels.cpu() for x, labels in batches]
     return torch.cat(found)
 
@@ -124,10 +129,10 @@ def verify(
     device: torch.device = CPU,
     right: Tensor | None = None,
 ) -> Verification:
-    """Run the file at `path` against the network it came from: `images` of them in detail, all for accuracy.
+    """Compare the file at `path` with the network it came from, on some `images` in detail and on all for accuracy.
 
-    `source` is the run of that network, or the file of a converted one. What it gets `right` is measured too, unless it
-    is known.
+    `source` is the run of that network, or the file of a converted network. `right` says which images it recognises, if
+    that is known already.
     """
     graph = nirfile.read(path) if path.suffix == nir.SUFFIX else None  # parsed once, for torch and the simulator
     network = open_file(path) if graph is None else nir.from_graph(graph, str(path))
@@ -135,17 +140,12 @@ def verify(
         _refuse_converted(path, network)
         model, own_about = load_network(source), About(source.recipe, source.data)
     else:
-        original = open_file(source)
-        if not isinstance(original, Network):
-            raise ValueError(f"{source} is a file that does not show its spikes; give the network it was exported from")
-        model, own_about = original, about(original, source)
+        model = showing_spikes(open_file(source), source)
+        own_about = about(model, source)
     recipe = own_about.recipe
     timesteps = recipe.timesteps
     _refuse_another(path, about(network, path), source, own_about)
-    if isinstance(source, Run):
-        dataset = source.open_data(data)
-    else:
-        dataset = open_data(recipe, own_about.data, data, source)
+    dataset = open_dataset(source, own_about, data)
     simulation = counted = None
 
     x, _ = first_images(dataset, recipe, images, torch.float64)
@@ -174,18 +174,18 @@ def verify(
         right=int(right.sum()),
         lost=int((right & ~found).sum()),
         won=int((found & ~right).sum()),
-        integer=network.integer,
+        bits=_bits(network),
         operations=counted,
         simulation=simulation,
     )
 
 
 def _refuse_converted(path: Path, network: Network | Session) -> None:
-    """A converted network and the ReLU network that it came from have no spikes in common."""
+    """Raise a ValueError for a converted network: the ReLU network that it came from has no spikes to compare."""
     if "converted" in network.info:
         raise ValueError(
-            f"{path} was converted from a ReLU network, which has no spikes to compare; measure it with rheobase eval, "
-            "or verify what was exported from a converted file against that file"
+            f"{path} was converted from a ReLU network, which has no spikes to compare; measure it with `rheobase "
+            "eval`, or, if it was exported from a converted file, give that file instead of the run"
         )
 
 
@@ -201,8 +201,15 @@ def _refuse_another(path: Path, stated: About, source: Run | Path, own: About) -
             raise ValueError(f"{path} has {what} than {source}; give the run that it was exported from")
 
 
+def _bits(network: Network | Session) -> int | None:
+    """Return the bits of its weights if it is quantised. Files of older versions have 8 and do not say so."""
+    if not network.integer:
+        return None
+    return 16 if network.info.get("bits") == 16 else 8
+
+
 def _difference(expected: Tensor, found: Tensor) -> float:
-    """The largest one of the logits, in parts of the largest of these."""
+    """Return the largest difference of the logits, relative to the largest logit."""
     return ((expected - found).abs().max() / expected.abs().max().clamp(min=1e-30)).item()
 
 

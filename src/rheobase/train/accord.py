@@ -1,7 +1,7 @@
-"""What all processes of a team do after the same step: go on, save, or save and stop.
+"""Let all processes of a team agree what to do after a step: continue, save, or save and stop.
 
-They find out by small sums over the network of the hosts, which travel while the next steps are taken: nobody waits,
-and no GPU is asked. A round begins every so many steps, and its result counts when the next one begins.
+The processes reduce a few numbers over the network of the hosts. This happens while the next steps run: nothing waits,
+and the GPUs are not involved. A round starts every few steps, and its result takes effect when the next one starts.
 """
 
 import time
@@ -13,26 +13,30 @@ import torch.distributed as dist
 from rheobase.train.distributed import Team
 from rheobase.train.stopping import Signals
 
-SECONDS = 0.5  # between two rounds, about
+SECONDS = 0.5  # between two rounds, approximately
 MOST_STEPS = 100
 
 
 @dataclass(frozen=True)
 class Decision:
+    """What all processes do now."""
+
     signal: int = 0
-    """That ends the training; 0 to go on."""
+    """Signal that ends training; 0 to continue."""
     save: bool = False
 
 
 class Accord:
+    """The rounds in which a team decides."""
+
     def __init__(self, team: Team, signals: Signals) -> None:
         self.team, self.signals = team, signals
         self.left = 1  # steps until the next round
-        self.began, self.steps = time.monotonic(), 0  # of the last one, and steps since
+        self.began, self.steps = time.monotonic(), 0  # when the last round started, and steps since
         self.round: tuple[dist.Work, torch.Tensor] | None = None
 
     def after_step(self, save: bool) -> Decision:
-        """What all do now. The first process may wish to `save`."""
+        """Return what all processes do now. The first process may ask to `save`."""
         if self.team.world == 1:
             return Decision(self.signals.number, save)
         self.left, self.steps = self.left - 1, self.steps + 1
@@ -44,7 +48,7 @@ class Accord:
         return found
 
     def settle(self, save: bool = False) -> Decision:
-        """The same at once, where all wait for each other anyway."""
+        """Return the decision at once, at a point where all processes wait for each other anyway."""
         if self.team.world == 1:
             return Decision(self.signals.number, save)
         self._result()
@@ -60,7 +64,7 @@ class Accord:
         self.round = dist.all_reduce(wish, dist.ReduceOp.MAX, group=self.team.hosts, async_op=True), wish
 
     def _result(self) -> Decision:
-        """Of the round that is under way."""
+        """Wait for the round in progress and return its decision."""
         if self.round is None:
             return Decision()
         work, wish = self.round

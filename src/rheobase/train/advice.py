@@ -1,4 +1,4 @@
-"""Advice before a training that takes long: what else there is."""
+"""Advice before a long training run: what would be faster."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -9,17 +9,21 @@ from rheobase.train import plan
 from rheobase.train.runs import Run
 
 PATIENCE = 3600.0  # seconds
-SMALLER = "resnet8"  # the smallest residual network that takes images of any data set
+SMALLER = "resnet8"  # the smallest residual network that takes the images of any dataset
 CPU = torch.device("cpu")
 
 
 def on_cpu(folder: Path, left: float) -> str | None:
-    """One line for the run in `folder` if what is `left` of it (1 is all) takes more than an hour on this CPU."""
+    """Return one line of advice if the rest of the run in `folder` takes more than an hour on this CPU.
+
+    `left` is the fraction of the run that is left.
+    """
     run = Run(folder)
     recipe, data = run.recipe, run.data
     try:
-        hasty = plan.times(recipe, data, CPU, seconds=0.0).recipe  # of two images: too high, and often enough to know
-    except Exception:  # of somebody's own part: the training will say it, of a whole batch
+        # Two images give an estimate that is too high. If even that is short, there is nothing to say.
+        hasty = plan.times(recipe, data, CPU, seconds=0.0).recipe
+    except Exception:  # a user's own part failed; training reports it for a whole batch
         return None
     if not data.images or hasty is None or left * hasty < PATIENCE:
         return None
@@ -28,7 +32,7 @@ def on_cpu(folder: Path, left: float) -> str | None:
         return None
     line = f"this CPU will need about {plan.duration(left * whole)}"
     other = None
-    if run.start is None:  # another network could not start there
+    if run.start is None:  # otherwise the weights to start from fit this network only
         other = plan.times(replace(recipe, network=SMALLER), data, CPU).recipe
     if other is None or other > whole / 2:
         return f"{line}; fewer epochs or timesteps, smaller images or a GPU make it shorter"

@@ -1,6 +1,6 @@
-"""The best epoch of a run, kept beside its last: the folder `best` in it, which is a run itself.
+"""Keep the best epoch of a run, next to the last one, in its folder `best`, which is a run itself.
 
-While the run goes on, its checkpoints carry the best weights too, so that a resumed run has the same ones.
+During training, the checkpoints hold the best weights too, so a resumed run has the same ones.
 """
 
 import shutil
@@ -17,33 +17,34 @@ from rheobase.train.runs import START, Row, Run
 
 
 class Epoch(NamedTuple):
-    """One that was the best when a checkpoint was made."""
+    """The best epoch at the time of a checkpoint."""
 
     row: dict[str, Any]
-    """Its number, step and accuracy; empty before the first evaluation."""
+    """Number, step and test accuracy; empty before the first evaluation."""
     weights: Tensors
 
 
 class Best:
-    """The epoch of the highest test accuracy so far, the first of equals."""
+    """The epoch with the highest test accuracy so far; of equal ones, the first."""
 
     def __init__(self, run: Run, part_bytes: int | None) -> None:
         self.run, self.part_bytes = run, part_bytes
         self.epoch = Epoch({}, {})
-        self.written = 0  # which epoch the folder holds; of a resumed run it is not known
+        self.written = 0  # the epoch that the folder holds; 0 if unknown, as in a resumed run
 
     def see(self, row: Row, network: nn.Module) -> None:
-        """`row` is what was found of `network` after an epoch."""
+        """Remember `network` if its `row` of metrics is better than that of any epoch before."""
         if row.get("test_accuracy", -1.0) > self.epoch.row.get("test_accuracy", -1.0):
             kept = {key: row[key] for key in ("epoch", "step", "test_accuracy")}
             weights = {name: t.detach().to("cpu", copy=True) for name, t in network.state_dict().items()}
             self.epoch = Epoch(kept, weights)
 
     def restore(self, saved: Checkpoint) -> None:
+        """Take the best epoch from a checkpoint."""
         self.epoch = Epoch(saved.state.get("best", {}), saved.tensors.get("best", {}))
 
     def write(self, epoch: Epoch) -> None:
-        """Make the folder hold it, if it does not yet."""
+        """Write `epoch` to the folder, unless it is there already."""
         if epoch.row.get("epoch", 0) == self.written:
             return
         run, own = self.run, Run(self.run.best)
@@ -63,7 +64,7 @@ class Best:
             if (run.folder / origins.SOURCES).exists():
                 shutil.copytree(run.folder / origins.SOURCES, own.folder / origins.SOURCES, dirs_exist_ok=True)
         own.write_rows([row for row in run.rows() if row["epoch"] <= epoch.row["epoch"]])
-        # the last one: it makes the folder a run
+        # last, as this file makes the folder a run
         write_json(own.folder / "recipe.json", asdict(run.recipe))
         self.written = epoch.row["epoch"]
 

@@ -1,9 +1,9 @@
-"""A step of training or evaluation as one CUDA graph: the GPU runs it without waiting for Python.
+"""Capture a step of training or evaluation as one CUDA graph, which the GPU runs without waiting for Python.
 
 The step is the same function that runs eagerly. It may read and change tensors in place (weights, optimiser state, a
-learning rate kept as a tensor), must not move data to the host, and always gets inputs of the same shapes. It may hold
-collectives of a process group. NCCL wants all members to replay them then, or none: so a graph is for shapes and
-numbers that say the same in every process, and all of them have one, or none.
+learning rate kept as a tensor). It must not move data to the host, and its inputs always have the same shapes. It may
+contain collectives of a process group. NCCL requires that either all processes replay them or none does. So the shapes
+and numbers that a graph is made for must be the same in every process, and either all processes have a graph or none.
 """
 
 import warnings
@@ -13,17 +13,20 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from rheobase.files import first_line
+
 Step = Callable[..., tuple[Tensor, ...]]
 Input = Tensor | float
 Kind = tuple[torch.Size | float, ...]
-"""What a graph is made for: the shapes of tensors, and numbers, which are constants of it."""
+"""The inputs that a graph is made for: the shapes of tensors, and numbers, which are constants in the graph."""
 
 
 class CapturedStep:
-    """Calls `step(*inputs)`; after a few eager calls, which settle autotuning and optimiser state, replays its graph.
+    """Call `step(*inputs)` eagerly a few times, for autotuning and optimiser state; then replay its graph.
 
-    Every call is exactly one step. The graph is for the kind of inputs that came so often first; others always run
-    eagerly, and so does everything if a step cannot be captured. `all_agree` asks the other processes about that.
+    Every call is exactly one step. There is one graph, for the first kind of inputs that came more than `eager_calls`
+    times. Other kinds always run eagerly. So does everything if the step cannot be captured in all processes, which
+    `all_agree` finds out.
     """
 
     def __init__(self, step: Step, *, eager_calls: int = 3, all_agree: Callable[[bool], bool] = bool) -> None:
@@ -32,7 +35,7 @@ class CapturedStep:
         self.graph: torch.cuda.CUDAGraph | None = None
         self.inputs: tuple[Input, ...] = ()
         self.outputs: tuple[Tensor, ...] = ()
-        self.eager = False  # for good
+        self.eager = False  # once true, it stays true
 
     def __call__(self, *inputs: Input) -> tuple[Tensor, ...]:
         kind = _kind(inputs)
@@ -50,13 +53,13 @@ class CapturedStep:
         return tuple(output.clone() for output in self.outputs)
 
     def release(self) -> None:
-        """Give the graph up, for good. A process group does not end before the graphs that hold its collectives."""
+        """Drop the graph for good. A process group cannot end while graphs hold its collectives."""
         if self.graph is not None:
             self.graph.reset()
         self.graph, self.eager = None, True
 
     def _run_aside(self, inputs: tuple[Input, ...]) -> tuple[Tensor, ...]:
-        """Run on a side stream, as a capture will: gradients must not be tied to the default stream."""
+        """Run on a side stream, as the capture will. Gradients must not be tied to the default stream."""
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
@@ -66,23 +69,23 @@ class CapturedStep:
 
     def _capture(self, inputs: tuple[Input, ...]) -> None:
         held = tuple(x.clone() if isinstance(x, Tensor) else x for x in inputs)
-        torch.cuda.empty_cache()  # the graph has a pool of its own
+        torch.cuda.empty_cache()  # the graph has its own memory pool
         graph = torch.cuda.CUDAGraph()
         outputs: tuple[Tensor, ...] | None = None
-        reason = "another process could not"
+        reason = "it failed in another process"
         try:
             with torch.cuda.graph(graph):
                 made = self.step(*held)
-            outputs = made  # the end of a capture can fail too
+            outputs = made  # only now, as the end of a capture can fail too
         except RuntimeError as error:
-            reason = str(error).splitlines()[0]
+            reason = first_line(error)
         if self.all_agree(outputs is not None) and outputs is not None:
             self.inputs, self.outputs, self.graph = held, outputs, graph
             return
         self.eager = True
         warnings.warn(
-            f"a step cannot become a CUDA graph and runs eagerly, which is slower ({reason}); "
-            "a part of yours moves data to the host, .item() for example",
+            f"a step cannot be captured as a CUDA graph ({reason}); it runs eagerly, which is slower; "
+            "look for code of yours that moves data to the host, such as .item()",
             stacklevel=2,
         )
 
@@ -94,11 +97,11 @@ def _kind(inputs: tuple[Input, ...]) -> Kind:
 def capture(
     step: Step, device: torch.device, all_agree: Callable[[bool], bool] = bool, *, eager_calls: int = 3
 ) -> Step:
-    """`step` as a CUDA graph on a GPU; `step` itself elsewhere."""
+    """Return `step` as a CUDA graph on a GPU, and `step` itself elsewhere."""
     return CapturedStep(step, eager_calls=eager_calls, all_agree=all_agree) if device.type == "cuda" else step
 
 
 def release(step: Step | None) -> None:
-    """Give up the graph of a captured step; any other has none."""
+    """Drop the graph of a step, if it has one."""
     if isinstance(step, CapturedStep):
         step.release()

@@ -1,4 +1,4 @@
-"""Weights in the type that autocast computes in: cast once and for all, or all together, instead of one by one."""
+"""Cast weights to the type that autocast computes in: once and for all, or many together instead of one by one."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -12,13 +12,13 @@ from rheobase.nn import Conv2d, together
 
 SYNAPSES = (nn.Conv2d, nn.Linear, Conv2d, FrozenConv2d)
 CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
-PORTION = 2**22  # values that are cast at once: gradients in half precision need not wait for the whole network's
+PORTION = 2**22  # values to cast at once; limits how many half-precision gradients must be kept at a time
 
 
 def synapses(network: nn.Module) -> dict[str, nn.Conv2d | nn.Linear]:
-    """The layers, by name, that do nothing with their weights but what autocast casts them for.
+    """Return the layers, by name, whose weights are used only in operations that autocast casts them for.
 
-    Those in a part of the user's are not among them: it may leave autocast for a layer, or read or change its weight.
+    Layers in a user's own part are left out: it may disable autocast for a layer, or read or change its weight.
     """
     theirs = {p for module in network.modules() if not _is_known(module) for p in module.parameters()}
     found = {name: module for name, module in network.named_modules() if type(module) in SYNAPSES}
@@ -35,19 +35,19 @@ def _is_known(module: nn.Module) -> bool:
 
 
 def hold_weights(network: nn.Module, dtype: torch.dtype) -> None:
-    """Keep the weights of synapses in `dtype`, for inference under autocast: the results are the same.
+    """Convert the weights of synapses to `dtype`, for inference under autocast. The results stay the same.
 
-    Biases stay: the neurons of a deployed network add them in float32.
+    Biases are not converted: the neurons of a deployed network add them in float32.
     """
     for synapse in synapses(network).values():
         synapse.weight = nn.Parameter(synapse.weight.detach().to(dtype), requires_grad=False)
 
 
 def in_few_kernels(network: nn.Module, dtype: torch.dtype | None) -> Callable[..., Tensor]:
-    """The network as a function for a step of training: it computes the same with fewer small operations.
+    """Return a function that computes the same as the network in a training step, with fewer small operations.
 
-    Running statistics move together, and weights that autocast would cast to `dtype` layer by layer are cast together,
-    as are their gradients on the way back.
+    All running statistics are updated together. Weights that autocast would cast to `dtype` layer by layer are cast
+    together, and so are their gradients in the backward pass.
     """
     portions = [] if dtype is None else list(_portions(network))
 
@@ -62,7 +62,7 @@ def in_few_kernels(network: nn.Module, dtype: torch.dtype | None) -> Callable[..
 
 
 def _portions(network: nn.Module) -> Iterator[dict[str, nn.Parameter]]:
-    """Parameters of synapses by name, each once; those that learn, and those that do not, in portions of their own."""
+    """Yield the parameters of synapses by name, each once. Trained and frozen parameters are in separate portions."""
     parameters = {
         p: f"{name}.{key}" if name else key
         for name, synapse in reversed(synapses(network).items())
@@ -83,7 +83,7 @@ def _portions(network: nn.Module) -> Iterator[dict[str, nn.Parameter]]:
 
 
 class _Cast(torch.autograd.Function):
-    """Tensors of one type to another, and their gradients back, in as few kernels as hold them."""
+    """Cast tensors of one type to another, and their gradients back, in as few kernels as possible."""
 
     @staticmethod
     def forward(ctx: Any, dtype: torch.dtype, *tensors: Tensor) -> tuple[Tensor, ...]:

@@ -1,8 +1,8 @@
-"""Checkpoints that survive a kill at any moment, and never run code when loaded.
+"""Checkpoints that survive a kill at any moment and never run code when loaded.
 
-A checkpoint is a folder named after its step: safetensors files, `state.json`, and `SHA256SUMS` over all of them. It is
-written beside its place and renamed into it when complete. Files above `part_bytes` are cut into parts, which `cat`
-joins again.
+A checkpoint is a folder named after its step. It holds safetensors files, `state.json`, and `SHA256SUMS` with the
+checksums of all of them. It is written under a temporary name and renamed when complete. Files larger than `part_bytes`
+are split into parts, which `cat` joins again.
 """
 
 import hashlib
@@ -21,6 +21,7 @@ from torch import Tensor
 
 from rheobase.files import first_line, parse_json, read_plain
 from rheobase.train import tensorfile
+from rheobase.train.record import checksum
 
 KEEP = 2
 SUMS = "SHA256SUMS"
@@ -32,15 +33,17 @@ Chunks = list[memoryview]
 
 @dataclass(frozen=True)
 class Checkpoint:
+    """The content of a checkpoint."""
+
     path: Path
     step: int
     tensors: dict[str, Tensors]
-    """For every safetensors file, by its name without suffix."""
+    """The tensors of every safetensors file, by its name without suffix."""
     state: dict[str, Any]
 
     @property
     def weights(self) -> Tensors:
-        """Of the network. Those that have `units` are kept as integers, in multiples of a unit per output channel."""
+        """Weights of the network. Files hold those with `units` as integers, in units of their output channel."""
         units = self.tensors.get("units", {})
         try:
             return {
@@ -51,11 +54,8 @@ class Checkpoint:
             raise ValueError(f"checkpoint {self.path} is damaged: its units do not fit its weights") from None
 
     def sha256(self) -> str:
-        """Of the file of the weights, whole or in parts."""
-        digest = hashlib.sha256()
-        for piece in sorted(self.path.glob("weights.safetensors*")):
-            digest.update(piece.read_bytes())
-        return digest.hexdigest()
+        """Return the checksum of the weights file, whether it is whole or in parts."""
+        return checksum(sorted(self.path.glob("weights.safetensors*")))
 
 
 def save(
@@ -67,7 +67,7 @@ def save(
     part_bytes: int | None = None,
     keep: int = KEEP,
 ) -> Path:
-    """Write checkpoint `step` into `folder` and remove all but the newest ones."""
+    """Write checkpoint `step` into `folder`. Remove all but the newest `keep` checkpoints. Return its path."""
     path = place(folder, step)
     files = {f"{name}.safetensors": tensorfile.chunks(group) for name, group in tensors.items()}
     text = json.dumps(state, indent=1, sort_keys=True, allow_nan=False) + "\n"
@@ -75,7 +75,7 @@ def save(
     pieces = {piece: content for name, data in files.items() for piece, content in _pieces(name, data, part_bytes)}
     temporary = folder / f".{path.name}.incomplete"
     try:
-        folder.mkdir(exist_ok=True)  # a run that somebody has removed does not come back as half of one
+        folder.mkdir(exist_ok=True)  # without parents: a run that was removed must not come back incomplete
         _remove(temporary)
         temporary.mkdir()
         for name, content in pieces.items():
@@ -93,12 +93,12 @@ def save(
 
 
 def place(folder: Path, step: int) -> Path:
-    """Of checkpoint `step` in `folder`."""
+    """Return the path of checkpoint `step` in `folder`."""
     return folder / f"{step:08d}"
 
 
 def load(path: Path) -> Checkpoint:
-    """The checkpoint at `path`; a damaged one raises a ValueError."""
+    """Return the checkpoint at `path`. Raise a ValueError if it is damaged."""
     try:
         pieces = {p.name: read_plain(p) for p in sorted(path.iterdir()) if p.name != SUMS}
         if (path / SUMS).read_bytes() != _sums({name: [memoryview(content)] for name, content in pieces.items()}):
@@ -115,21 +115,21 @@ def load(path: Path) -> Checkpoint:
         if not isinstance(state, dict) or "weights" not in tensors:
             raise ValueError("it has no state or no weights")
         return Checkpoint(path, int(path.name), tensors, state)
-    except Exception as error:  # its sums agree, but it is not one of ours
+    except Exception as error:  # the checksums match, but it is not one of ours
         raise ValueError(f"checkpoint {path} is damaged: {first_line(error)}") from None
 
 
 def latest(folder: Path, *, set_aside: bool = False) -> Checkpoint | None:
-    """The newest good checkpoint in `folder`, with a warning for every damaged one; None where nothing was saved.
+    """Return the newest good checkpoint in `folder`, or None if nothing was saved. Warn about every damaged one.
 
-    Newer damaged ones can be `set_aside`, for who goes on from it: as NUMBER.damaged they take no place of a good one.
+    If `set_aside`, rename newer damaged ones to NUMBER.damaged, so that training can continue from the good one.
     """
     paths = _steps(folder)
     for i, path in enumerate(paths):
         try:
             found = load(path)
         except ValueError as error:
-            warnings.warn(f"{error}; trying the one before", stacklevel=2)
+            warnings.warn(f"{error}; trying the previous one", stacklevel=2)
             continue
         for damaged in paths[:i] if set_aside else []:
             put_aside(damaged)
@@ -140,24 +140,24 @@ def latest(folder: Path, *, set_aside: bool = False) -> Checkpoint | None:
 
 
 def put_aside(path: Path) -> None:
-    """Rename the checkpoint at `path`, so that nobody takes it for a good one."""
+    """Rename the damaged checkpoint at `path`, so that it is not used again."""
     aside = path.with_suffix(DAMAGED)
     _remove(aside)
     path.rename(aside)
 
 
 def intact(folder: Path) -> str:
-    """What to add to an error: whether there is something in `folder` to go on from."""
+    """Return what to add to an error if `folder` holds checkpoints to continue from."""
     return "; earlier checkpoints are intact" if _steps(folder) else ""
 
 
 def newest_step(folder: Path) -> int:
-    """The step of the newest checkpoint in `folder`; 0 where nothing was trained yet."""
+    """Return the step of the newest checkpoint in `folder`; 0 if nothing was trained yet."""
     return max((int(path.name) for path in _steps(folder)), default=0)
 
 
 def _steps(folder: Path) -> list[Path]:
-    """Newest first."""
+    """Return the paths of all checkpoints, newest first."""
     if not folder.is_dir():
         return []
     found = (p for p in folder.iterdir() if re.fullmatch("[0-9]{1,18}", p.name))
@@ -165,7 +165,7 @@ def _steps(folder: Path) -> list[Path]:
 
 
 def _pieces(name: str, data: Chunks, part_bytes: int | None) -> Iterator[tuple[str, Chunks]]:
-    """A file, or its parts."""
+    """Yield the name and content of a file, or of its parts."""
     size = sum(map(len, data))
     if part_bytes is None or size <= part_bytes:
         yield name, data

@@ -1,4 +1,4 @@
-"""What a step says to the other processes of its group, counted."""
+"""Count the collectives of a step, and their bytes."""
 
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -6,18 +6,20 @@ from typing import Any, NamedTuple
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-# torch's operators: what they do, and which argument holds what a process brings
+# for operators of torch: the name of the collective, and the argument that holds the input of this process
 OPERATORS = {"allreduce_": ("all_reduce", 0), "_allgather_base_": ("all_gather", 1)}
 
 
 class Collective(NamedTuple):
+    """One collective of a process group."""
+
     name: str
     bytes: int
-    """That one process brings."""
+    """Size of the input of one process."""
 
 
 class Collectives(TorchDispatchMode):
-    """A context that notes every collective in it, in order; the backward pass included."""
+    """A context that records every collective in it, in order, including those of the backward pass."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -32,5 +34,5 @@ class Collectives(TorchDispatchMode):
 
 
 def _tensors(value: Tensor | Iterable[Tensor]) -> Iterable[Tensor]:
-    """Operators of torch take one tensor, or a list for all devices of a process."""
+    """Return the tensors in an argument: one tensor, or a list with one for every device of the process."""
     return [value] if isinstance(value, Tensor) else value

@@ -1,4 +1,4 @@
-"""What a network achieves on its test images."""
+"""Evaluate a network on its test images."""
 
 from dataclasses import dataclass
 
@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from rheobase.data.feed import Feed
-from rheobase.deploy.network import LIF
+from rheobase.deploy.nodes import LIF
 from rheobase.functional import readout
 from rheobase.nn import Soma, watched
 from rheobase.plugins import Part
@@ -18,20 +18,20 @@ from rheobase.train.step import autocast, loss_of
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What a network did on its test images."""
+    """The results of a network on its test images."""
 
     loss: float
     accuracy: float
     firing_rates: dict[str, float]
-    """Mean spikes per neuron and step of every soma; of outputs that are not binary, the share other than 0."""
+    """Mean spikes per neuron and timestep of every soma. For other outputs than spikes, the fraction that is not 0."""
     simulated: bool
     """Whether the data are simulated recordings."""
     images: int
-    """Of the test, all of which were looked at."""
+    """Number of test images."""
     held_out: int
-    """Every which image of the data set was held out for it; 0 where it has test images of its own."""
+    """n if every n-th image was held out for testing; 0 if the dataset has separate test images."""
     holdout: int
-    """How many training images were held out for it by the recipe; 0: none."""
+    """Number of training images that the recipe held out to replace the test images; 0: none."""
 
 
 @torch.no_grad()
@@ -44,12 +44,12 @@ def evaluate(
     loss: Part | None = None,
     captured: bool = False,
 ) -> Evaluation:
-    """Loss, accuracy and firing rates over the test images.
+    """Return loss, accuracy and firing rates over the test images.
 
-    If `captured`, batches become one CUDA graph on a GPU. It has memory of its own, which a training may not have left.
+    If `captured`, a GPU runs the batches as one CUDA graph. This takes memory, which training may not have left.
     """
     somas = {name: module for name, module in network.named_modules() if isinstance(module, Soma | LIF)}
-    rates = torch.zeros(2, len(somas), dtype=torch.float64, device=feed.device)  # summed, and of how many images
+    rates = torch.zeros(2, len(somas), dtype=torch.float64, device=feed.device)  # sums, and numbers of images
     totals = torch.zeros(3, dtype=torch.float64, device=feed.device)  # loss, correct, images
 
     places = {name: i for i, name in enumerate(somas)}
@@ -70,7 +70,7 @@ def evaluate(
     with watched(network, somas, count):
         for images, labels in feed.testing():
             step(images, labels)
-    total, correct, n = team.sum(totals).tolist()
+    total, correct, n = team.read(team.sum(totals))
     summed, seen = team.sum(rates)
     firing_rates = (summed / seen.clamp(min=1)).tolist()
     rates_by_name = dict(zip(somas, firing_rates, strict=True))

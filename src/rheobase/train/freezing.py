@@ -1,4 +1,4 @@
-"""Training of a part: the head learns, the body before it stays what it is."""
+"""Train a part of a network: the head learns, and the body before it stays as it is."""
 
 from torch import nn
 
@@ -6,7 +6,7 @@ from rheobase.recipes import Recipe
 
 
 def head_of(network: nn.Module) -> str:
-    """The name of the head: `head` where a network has one, or else the last layer with parameters that it owns."""
+    """Return the name of the head: `head` if the network has one, otherwise the last layer with its own parameters."""
     owners = [name for name, module in network.named_modules() if any(True for _ in module.parameters(recurse=False))]
     if not owners:
         raise ValueError("the network has no parameters, so it has no head")
@@ -14,7 +14,7 @@ def head_of(network: nn.Module) -> str:
 
 
 def freeze(network: nn.Module, recipe: Recipe) -> None:
-    """Let only those parameters have gradients that the recipe trains."""
+    """Disable the gradients of all parameters that the recipe does not train."""
     if recipe.freeze == "body":
         head = {id(p) for p in network.get_submodule(head_of(network)).parameters()}
         for p in network.parameters():
@@ -23,7 +23,7 @@ def freeze(network: nn.Module, recipe: Recipe) -> None:
 
 
 def train_mode(network: nn.Module, recipe: Recipe) -> None:
-    """Put the network into training mode; a body that is frozen evaluates: its running statistics count, and stay."""
+    """Put the network into training mode. A frozen body stays in evaluation mode, with fixed running statistics."""
     network.train(recipe.freeze == "none")
     if recipe.freeze == "body":
         network.get_submodule(head_of(network)).train()

@@ -1,4 +1,4 @@
-"""`fit`: from a recipe to the folder of a trained run."""
+"""`fit` trains a recipe and writes the folder of a run."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -15,9 +15,10 @@ from rheobase.train import checkpoint, distributed, muster
 from rheobase.train.checkpoint import Checkpoint
 from rheobase.train.claim import claimed
 from rheobase.train.distributed import Team
+from rheobase.train.folders import own_folder, refuse_used
 from rheobase.train.parts import Parts, named_after
 from rheobase.train.progress import Reporter, process_seconds
-from rheobase.train.runs import Run, channels_last, load_data, network_for, own_folder, refuse_used
+from rheobase.train.runs import Run, channels_last, load_data, network_for
 from rheobase.train.start import describe, normalising, start_of
 from rheobase.train.step import DTYPES
 from rheobase.train.stopping import Signals
@@ -50,42 +51,42 @@ def fit(
     patience: float = distributed.PATIENCE,
     began: float | None = None,
 ) -> Run:
-    """Train `recipe` into the folder `out`, or resume the run that is there, by its own, from its newest checkpoint.
+    """Train `recipe` into the folder `out`, or resume the run there from its newest checkpoint, with its own recipe.
 
-    `network`, `neuron`, `dataset`, `loss` and `optimizer` take the place of the parts that the recipe names; they are
-    what the decorators of `plugins` take, or a `Dataset`. `data` is the folder with the data set's files.
+    `network`, `neuron`, `dataset`, `loss` and `optimizer` replace the parts that the recipe names. They are functions
+    or classes as for the decorators of `plugins`, or a `Dataset`. `data` is the folder with the files of the dataset.
 
-    `start` is a trained run, its folder, the name of a network of the package, or the file of a converted network, to
-    begin with its weights instead of random ones; inputs are then normalised as its were. `keep_best` keeps the best
-    epoch in the folder `best` of the run, which is a run itself.
+    To start from trained weights, give as `start` a run, its folder, the name of a shipped network, or the file of a
+    converted network. Inputs are then normalised as they were there. `keep_best` keeps the best epoch in the folder
+    `best` of the run, which is a run itself.
 
-    A run is not resumed on other data than its own, unless they are `new_data` and have the same classes and shape.
+    A run is resumed only on its own data, or, with `new_data`, on other data with the same classes and shape.
 
-    A checkpoint is written every `save_every` seconds (0: after every epoch), at the end, and at a signal that stops
-    the run. Its files above `part_bytes` are cut into parts of that size. A process that has waited for another one of
-    its team for `patience` seconds gives up. `began` is when the work on it began, in seconds since the start of this
-    process; without it, now.
+    A checkpoint is written every `save_every` seconds (0: after every epoch), at the end, and when a signal stops the
+    run. Checkpoint files larger than `part_bytes` are split into parts of that size. A process gives up after it has
+    waited `patience` seconds for another. `began` is when the work on the run began, in seconds since the start of
+    this process; the default is now.
     """
     began = process_seconds() if began is None else began
     if resume and out is None:
         raise ValueError("resume needs the folder of the run")
     if new_data and not resume:
-        raise ValueError("new_data is for a run that goes on; it needs resume")
+        raise ValueError("new_data is for a run that is resumed; add resume=True")
     if resume and (start is not None or keep_best):
-        raise ValueError("a resumed run goes on as it began; leave out start and keep_best")
+        raise ValueError("a resumed run continues unchanged; leave out start and keep_best")
     handed = {"network": network, "neuron": neuron, "data": dataset, "loss": loss, "optimizer": optimizer}
     given = {name: part for name, part in handed.items() if part is not None}
     with Signals().watched() as signals, distributed.team(choose_device(device), patience) as (team, where):
         with muster.together(team):
             if team.world > 1 and out is None:
-                raise ValueError("a run of several processes needs a folder that all can see; give one with --out")
+                raise ValueError("a run of several processes needs a folder that all of them see; add --out")
             earlier = Run(out, **given) if resume and out is not None else None
             recipe = _chosen(recipe, earlier, given)
             if recipe.freeze != "none" and start is None and earlier is None:
-                raise ValueError(f"freeze={recipe.freeze} needs a trained network to start from; name one with --from")
+                raise ValueError(f"freeze={recipe.freeze} needs a trained network to start from; add --from")
             begins = None if start is None else start_of(start)
             if data is not None and not data.exists() and not download:
-                raise ValueError(f"there is no {data}; say where the data are with --data, or leave it out")
+                raise ValueError(f"{data} does not exist; give the folder of the data with --data, or leave it out")
             parts = Parts.of(recipe, **given) if earlier is None else earlier.parts
             if out is not None and earlier is None:
                 refuse_used(out)
@@ -97,7 +98,7 @@ def fit(
             return own if begins is None else normalising(begins, own)
 
         awake = wake(where)
-        with muster.together(team):  # a download is for one process to do, before the others look
+        with muster.together(team):  # one process downloads before the others look
             found = images() if team.leads else None
         with muster.together(team):
             found = found or images()
@@ -105,7 +106,7 @@ def fit(
         with muster.together(team):
             feed = Feed(found, recipe, where, DTYPES.get(recipe.precision, torch.float32), team.rank, team.world)
             torch.manual_seed(generator(recipe.seed).initial_seed())
-            # before there is a folder: it may be impossible
+            # before the folder is created, as this may fail
             model = channels_last(network_for(recipe, found.info, parts)).to(feed.dtype)
             options: dict[str, Any] = {"keep_best": keep_best, "part_bytes": part_bytes, **given}
             if team.leads and begins is not None:
@@ -129,7 +130,7 @@ def fit(
                         trainer.restore(saved)
                     elif resume and (run.start is not None or (run.rows() and not run.beginning)):
                         raise ValueError(
-                            f"{run} has no checkpoint any more to go on from; train it again in another folder"
+                            f"{run} has lost its checkpoints and cannot be resumed; train it again in another folder"
                         )
                     if team.leads:
                         run.remember(data=data, start=None if begins is None else begins.place())
@@ -137,20 +138,20 @@ def fit(
                         run.keep_rows(trainer.step // feed.steps)
                         run.change_data(found.info, trainer.step)
                     trainer.train(signals)
-            except BaseException:  # a signal before the first step, too
+            except BaseException:  # including a signal before the first step
                 if team.leads and earlier is None:
                     run.discard_if_empty()
                 raise
-            team.wait()  # nobody leaves before the last checkpoint is written
+            team.wait()  # no process ends before the last checkpoint is written
     return run
 
 
 def _found(run: Run, team: Team) -> Checkpoint | None:
-    """The newest good checkpoint that the first process finds, for all; it sets damaged ones aside."""
+    """Return, in all processes, the newest good checkpoint that the first one finds. It sets damaged ones aside."""
     muster.refuse_blind(team, run.folder)
     with muster.together(team):
         saved = checkpoint.latest(run.checkpoints, set_aside=True) if team.leads else None
-    # by its name: a file system can show the newest one to some machines later
+    # by name: a shared file system may show the newest one to some machines later
     name = team.confer(None if saved is None else saved.path.name)
     with muster.together(team):
         if name is not None and not team.leads:
@@ -159,7 +160,7 @@ def _found(run: Run, team: Team) -> Checkpoint | None:
 
 
 def _chosen(recipe: Recipe | None, earlier: Run | None, given: dict[str, Part | Dataset]) -> Recipe:
-    """The recipe to train by: that of the run to resume, and no other."""
+    """Return the recipe to train. For a run that is resumed, it must be the run's own."""
     if recipe is None:
         if earlier is None:
             raise ValueError("fit needs a recipe, or a run to resume")
@@ -172,16 +173,16 @@ def _chosen(recipe: Recipe | None, earlier: Run | None, given: dict[str, Part | 
 
 @contextmanager
 def _as_it_began(run: Run, processes: int, device: torch.device, reporter: Reporter) -> Iterator[None]:
-    """On a CPU, go on with as many threads as the run began with, so that not a bit differs; say what does differ."""
+    """On a CPU, use as many threads as the run started with, so that every bit is the same. Report what differs."""
     began = run.read("environment.json") if (run.folder / "environment.json").exists() else {}
     now = torch.get_num_threads()
     then, number = began.get("processes", 1), began.get("record", {}).get("threads", now)
     if processes != then:
         reporter.note(
-            f"began with {then} and goes on with {processes} processes: the same batches and schedule, other rounding"
+            f"started with {then} and continues with {processes} processes: same batches and schedule, other rounding"
         )
     elif device.type == "cpu" and number != now:
-        reporter.note(f"goes on with the threads that it began with: {number} per process")
+        reporter.note(f"continues with the number of threads that it started with: {number} per process")
         with threads(number):
             yield
         return
@@ -189,7 +190,7 @@ def _as_it_began(run: Run, processes: int, device: torch.device, reporter: Repor
 
 
 def choose_device(name: str) -> torch.device:
-    """The device of that name; `auto` is the GPU if there is one."""
+    """Return the device with this name. `auto` is the GPU if there is one."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -199,5 +200,5 @@ def choose_device(name: str) -> torch.device:
         other = ", or another number" if ":" in name else ""
         raise ValueError(f"device '{name}' is not available here; use auto or cpu{other}") from None
     if device.index is not None and device.type == "cuda":
-        torch.cuda.set_device(device)  # graphs and Triton use the current one
+        torch.cuda.set_device(device)  # CUDA graphs and Triton use the current device
     return device

@@ -1,4 +1,4 @@
-"""Losses by name: functions of logits [T, N, K] in float32 or better, labels [N] and the recipe."""
+"""Losses by name: functions of logits [T, N, K] in float32 or float64, labels [N] and the recipe."""
 
 import torch.nn.functional as F
 from torch import Tensor
@@ -16,5 +16,5 @@ def mean(logits: Tensor, labels: Tensor, recipe: Recipe) -> Tensor:
 
 @loss
 def steps(logits: Tensor, labels: Tensor, recipe: Recipe) -> Tensor:
-    """The mean of the cross-entropies of all steps (TET, Deng et al. 2022)."""
+    """Mean cross-entropy over all timesteps (TET, Deng et al. 2022)."""
     return F.cross_entropy(logits.flatten(0, 1), labels.repeat(len(logits)), label_smoothing=recipe.label_smoothing)

@@ -1,6 +1,6 @@
-"""Before a team trains: every process is fit for it, all want the same, and all see the folder of the run.
+"""Checks before a team trains: every process is ready, all would train the same, and all see the folder of the run.
 
-What is wrong with one of them is a sentence of the first process, and ends all.
+If something is wrong in any process, the first process reports it in one sentence, and all end.
 """
 
 import platform
@@ -22,13 +22,13 @@ from rheobase.train.distributed import Team
 from rheobase.train.parts import Parts
 from rheobase.train.sources import sources
 
-SIGN = ".seen"  # a file in the folder of the run, for a moment
+SIGN = ".seen"  # a temporary file in the folder of the run
 SLOW = 10.0  # seconds that a file system may take to show a file to other machines
 
 
 @contextmanager
 def together(team: Team) -> Iterator[None]:
-    """An error in here that any process meets is raised by the first one; the others wait for its word, and end."""
+    """Raise an error of any process in this context in the first process. The others wait for it, and end with it."""
     if team.world == 1:
         yield
         return
@@ -44,12 +44,12 @@ def together(team: Team) -> Iterator[None]:
         for rank, said in enumerate(found):
             if said is not None:
                 raise ValueError(f"{_who(rank, said[1])}: {said[0]}")
-    team.confer(True)  # without the first process this breaks
+    team.confer(True)  # fails if the first process has ended
 
 
 @dataclass(frozen=True)
 class Wants:
-    """What a process would train."""
+    """What a process is about to train."""
 
     recipe: Recipe
     data: str
@@ -59,7 +59,7 @@ class Wants:
 
 
 def refuse_others(team: Team, recipe: Recipe, parts: Parts, data: str) -> None:
-    """Raise a ValueError if a process has another recipe, other code or other data than the first.
+    """Raise a ValueError if the recipe, code or data of a process differ from those of the first.
 
     `data` is a checksum.
     """
@@ -80,11 +80,11 @@ def refuse_others(team: Team, recipe: Recipe, parts: Parts, data: str) -> None:
                 what = f"torch {other.torch}, not {own.torch}" if other.torch != own.torch else "other sources"
                 raise ValueError(f"{who} has {what}; install the same version of everything on all machines")
             if other.data != own.data:
-                raise ValueError(f"{who} has other data, labels or content differ; give all machines the same")
+                raise ValueError(f"{who} has other data: labels or content differ; give all machines the same data")
 
 
 def refuse_blind(team: Team, folder: Path) -> None:
-    """Raise a ValueError if a process does not see what the first one writes into `folder`."""
+    """Raise a ValueError if a process does not see what the first process writes into `folder`."""
     if team.world == 1:
         return
     sign, path = team.confer(uuid4().hex), folder / SIGN
@@ -93,7 +93,7 @@ def refuse_blind(team: Team, folder: Path) -> None:
             with atomic_write(path) as part:
                 part.write_text(sign)
         with together(team):
-            team.confer(True)  # the sign is there
+            team.confer(True)  # now the file exists
             if not _shows(path, sign):
                 raise ValueError(
                     f"{folder} is not the folder that the first process writes to; give one that all machines share"
@@ -121,7 +121,7 @@ def _who(rank: int, node: str) -> str:
 
 
 def _gathered(team: Team, own: Any) -> list[Any]:
-    """What every process has, in the first one; nothing in the others."""
+    """Return what every process has, in the first process; an empty list in the others."""
     found = [None] * team.world if team.leads else None
     dist.gather_object(own, found, dst=0, group=team.hosts)
     return found or []

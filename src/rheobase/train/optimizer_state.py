@@ -1,4 +1,4 @@
-"""What an optimiser keeps between steps, by the names of the parameters: tensors and numbers that a file can hold."""
+"""The state of an optimiser by parameter names, as tensors and numbers that a file can hold."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -7,11 +7,11 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-WAYS = ("fused", "foreach", "capturable")  # how it computes on its device, which may be another one when it goes on
+WAYS = ("fused", "foreach", "capturable")  # depend on the device, which may differ when the run is resumed
 
 
 def kept(optimizer: Optimizer, network: nn.Module, name: str) -> Iterator[tuple[str, Any]]:
-    """The state of every parameter and group, by a name; `name` is that of the optimiser, for messages."""
+    """Yield the state of every parameter and group, with its key. `name` is the optimiser's, for messages."""
     state, names = optimizer.state_dict(), _optimised(optimizer, network)
     places = [(names[i], own) for i, own in state["state"].items()]
     places += [(f"group{i}", group) for i, group in enumerate(state["param_groups"])]
@@ -23,35 +23,35 @@ def kept(optimizer: Optimizer, network: nn.Module, name: str) -> Iterator[tuple[
             if not plain and not isinstance(value, Tensor):
                 raise ValueError(
                     f"optimizer '{name}' keeps a {type(value).__name__} as {key}, which a "
-                    "checkpoint cannot hold; let it keep tensors and numbers"
+                    "checkpoint cannot hold; use tensors and numbers instead"
                 )
             yield f"{place}.{key}", value
 
 
 def restore(optimizer: Optimizer, network: nn.Module, saved: Mapping[str, Any]) -> None:
-    """Give the optimiser the state that was `kept`."""
+    """Load the state from `kept` into the optimiser."""
     parameters, state = dict(network.named_parameters()), {}
     for i, name in enumerate(_optimised(optimizer, network)):
         like, own = parameters[name], under(f"{name}.", saved)
         state[i] = {
-            # in the memory order of the parameter, as the optimiser made it
+            # in the memory order of the parameter, as the optimiser creates it
             key: torch.empty_like(like).copy_(v) if isinstance(v, Tensor) and v.shape == like.shape else v
             for key, v in own.items()
         }
     groups = optimizer.state_dict()["param_groups"]
     for i, group in enumerate(groups):
-        own = {key: v for key, v in under(f"group{i}.", saved).items() if key not in WAYS}  # older files have them
+        own = {key: v for key, v in under(f"group{i}.", saved).items() if key not in WAYS}  # in older files
         group |= {key: tuple(v) if isinstance(group.get(key), tuple) else v for key, v in own.items()}
     optimizer.load_state_dict({"state": {i: s for i, s in state.items() if s}, "param_groups": groups})
 
 
 def under(prefix: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values whose names begin so, by the rest of their names."""
+    """Return the values whose names start with `prefix`, by the rest of their names."""
     return {name.removeprefix(prefix): value for name, value in values.items() if name.startswith(prefix)}
 
 
 def _optimised(optimizer: Optimizer, network: nn.Module) -> list[str]:
-    """The names of the parameters in the order of the optimiser's state."""
+    """Return the names of the parameters in the order of the optimiser's state."""
     names = {id(p): name for name, p in network.named_parameters()}
     return [names[id(p)] for group in optimizer.param_groups for p in group["params"]]
 

@@ -1,6 +1,6 @@
 """Optimisers by name: functions of parameter groups, a learning rate and the recipe.
 
-The learning rate is a tensor on a GPU, so that a captured step sees it change; what they keep must live there too.
+On a GPU, the learning rate is a tensor there, so that a captured step sees it change. Their state must be there too.
 """
 
 from inspect import unwrap
@@ -16,9 +16,9 @@ Groups = list[dict[str, Any]]
 
 
 def _without_compiler(kind: type[torch.optim.Optimizer]) -> type[Any]:
-    """The same optimiser, without torch's precautions for those who compile it: they import the compiler, for seconds.
+    """Return the same optimiser without torch's wrappers for compilation, which import the compiler and take seconds.
 
-    What is left of its step is the bare method, which torch calls without gradients.
+    Of `step`, the bare method is left. It runs without gradients, as in torch.
     """
     methods = {name: unwrap(getattr(kind, name)) for name in ("add_param_group", "load_state_dict", "state_dict")}
     methods |= {"zero_grad": unwrap(kind.zero_grad), "step": torch.no_grad()(unwrap(kind.step))}
@@ -30,9 +30,9 @@ _SGD, _AdamW = _without_compiler(torch.optim.SGD), _without_compiler(torch.optim
 
 @optimizer
 def sgd(groups: Groups, lr: float | Tensor, recipe: Recipe) -> torch.optim.Optimizer:
-    """With momentum, by Nesterov's rule if the recipe says so."""
+    """Stochastic gradient descent with momentum, by Nesterov's rule if the recipe asks for it."""
     made: torch.optim.SGD = _SGD(groups, lr=lr, momentum=recipe.momentum, nesterov=recipe.nesterov, fused=True)
-    if recipe.momentum:  # torch leaves it uninitialised where the first step of fp16 overflows
+    if recipe.momentum:  # torch leaves the buffer uninitialised if the first step of fp16 overflows
         for group in made.param_groups:
             for p in group["params"]:
                 made.state[p]["momentum_buffer"] = torch.zeros_like(p)
@@ -41,7 +41,7 @@ def sgd(groups: Groups, lr: float | Tensor, recipe: Recipe) -> torch.optim.Optim
 
 @optimizer
 def adamw(groups: Groups, lr: float | Tensor, recipe: Recipe) -> torch.optim.Optimizer:
-    """Adam with decoupled weight decay; the recipe's momentum is the first beta."""
+    """Adam with decoupled weight decay. The recipe's momentum is the first beta."""
     capturable = isinstance(lr, Tensor)
     made: torch.optim.AdamW = _AdamW(groups, lr=lr, betas=(recipe.momentum, 0.999), fused=True, capturable=capturable)
     return made
@@ -50,8 +50,8 @@ def adamw(groups: Groups, lr: float | Tensor, recipe: Recipe) -> torch.optim.Opt
 def make_optimizer(
     network: nn.Module, recipe: Recipe, device: torch.device, make: Part | None = None
 ) -> torch.optim.Optimizer:
-    """The recipe's optimiser, or what `make` makes; weight decay is for synapses alone."""
-    # once each: layers may share a weight
+    """Return the recipe's optimiser, or the one that `make` returns. Weight decay applies only to synapses."""
+    # each weight once: layers may share one
     synapses = dict.fromkeys(m.weight for m in network.modules() if isinstance(m, nn.Conv2d | nn.Linear))
     decayed = [p for p in synapses if p.requires_grad]
     chosen = {id(p) for p in decayed}
@@ -65,6 +65,7 @@ def make_optimizer(
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, value: float) -> None:
+    """Set the learning rate of all parameter groups."""
     for group in optimizer.param_groups:
         if isinstance(group["lr"], Tensor):
             group["lr"].fill_(value)

@@ -1,4 +1,4 @@
-"""What a recipe names, as objects: from the shelves of `plugins`, or handed over in Python."""
+"""The parts that a recipe names, as objects: from the shelves of `plugins`, or passed in Python."""
 
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -7,7 +7,7 @@ from rheobase import plugins
 from rheobase.data import Dataset
 from rheobase.plugins import Part, Plugin
 from rheobase.recipes import Recipe
-from rheobase.train import losses, optimizers  # noqa: F401 (they register ours)
+from rheobase.train import losses, optimizers  # noqa: F401 (they register the built-in ones)
 
 SHELVES = {
     "network": plugins.network,
@@ -30,17 +30,17 @@ class Parts:
 
     @classmethod
     def of(cls, recipe: Recipe, **given: Any) -> "Parts":
-        """Those of `recipe`, but for the ones that are `given`."""
+        """Return the parts of `recipe`. Parts that are `given` replace those it names."""
         named = {f.name: getattr(recipe, f.name) for f in fields(cls)}
         return cls(**{name: given.get(name) or SHELVES[name].get(named[name]) for name in named})
 
     @classmethod
     def missing(cls, recipe: Recipe, **given: Any) -> list[str]:
-        """The settings whose part is neither given nor on its shelf."""
+        """Return the settings whose part is neither given nor on its shelf."""
         return [n for n, shelf in SHELVES.items() if not given.get(n) and getattr(recipe, n) not in shelf.parts]
 
     def origins(self) -> dict[str, Plugin]:
-        """Where those parts come from that are not ours."""
+        """Return, by setting, where the parts come from that are not built in."""
         found = {}
         for name, shelf in SHELVES.items():
             part = getattr(self, name)
@@ -52,7 +52,7 @@ class Parts:
 
 
 def named_after(recipe: Recipe, given: dict[str, Any]) -> Recipe:
-    """The recipe that names the parts which are `given`."""
+    """Return the recipe with the names of the parts that are `given`."""
     names: dict[str, Any] = {setting: _name(setting, part) for setting, part in given.items()}
     return replace(recipe, **names)
 

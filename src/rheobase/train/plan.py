@@ -1,7 +1,7 @@
-"""What a training takes: memory, predicted without a GPU, and time, by timing a few steps on this machine.
+"""Predict what training takes: memory, without a GPU, and time, from a few steps on this machine.
 
-For the memory the step runs on fake tensors, which have shapes but no content, while every storage that comes and goes
-is counted. What no tensor shows is a round number: workspaces of convolutions here, CUDA itself in `RESERVED_GIB`.
+To predict memory, the step runs on fake tensors, which have shapes but no content, and all allocations are counted.
+Memory that no tensor shows is a round number: `WORKSPACE` for convolutions, `RESERVED_GIB` for CUDA itself.
 """
 
 import copy
@@ -29,23 +29,23 @@ from rheobase.train.step import DTYPES, make_step
 from rheobase.train.switches import cudnn_for
 
 RESERVED_GIB = 1.0  # of a GPU's memory, for CUDA itself and gaps between allocations
-WORKSPACE = 240 * 2**20  # of cuDNN and cuBLAS: steps were seen to take 50 to 360 MiB on an H200
+WORKSPACE = 240 * 2**20  # of cuDNN and cuBLAS: steps took 50 to 360 MiB on an H200
 CPU = torch.device("cpu")
-BLOCK = 512  # the CUDA allocator hands out multiples of this
-TIMED_SECONDS = 1.0  # for the step that is timed on a CPU: of as many images as fit into that
+BLOCK = 512  # bytes; the CUDA allocator rounds up to multiples of this
+TIMED_SECONDS = 1.0  # duration of the timed step on a CPU, which sets its number of images
 TIMED_STEPS = 5  # on a GPU
 
 
 def peak_bytes(recipe: Recipe, batch: int, data: DataInfo | None = None, *, grouped: bool = False) -> int:
-    """The most memory that a training step of `batch` images takes at one time on one GPU, alone or one of several.
+    """Return the peak memory of a training step of `batch` images on one GPU. If `grouped`, it is one of several.
 
-    `data` is the record of the data set; without it, what is known of that of the recipe without its files.
+    `data` is the record of the dataset. The default is what is known about the recipe's dataset without its files.
     """
     return tensor_bytes(recipe, batch, data, grouped=grouped) + WORKSPACE
 
 
 def tensor_bytes(recipe: Recipe, batch: int, data: DataInfo | None = None, *, grouped: bool = False) -> int:
-    """The part of `peak_bytes` that tensors take."""
+    """Return the part of `peak_bytes` that tensors take."""
     data = data or expected(recipe.data, size=recipe.image_size, timesteps=recipe.timesteps)
     shape = (recipe.timesteps, batch, *data.shape) if data.timesteps else (batch, *data.shape)
     dtype = DTYPES.get(recipe.precision, torch.float32)
@@ -61,17 +61,17 @@ def tensor_bytes(recipe: Recipe, batch: int, data: DataInfo | None = None, *, gr
         step = make_step(network, optimizer, scaler, recipe, recipe.timesteps, average, summed=summed)
         images = torch.empty(shape, dtype=dtype)
         labels = torch.empty(batch, dtype=torch.long)
-        step(images, labels)  # makes the optimiser's state
+        step(images, labels)  # creates the optimiser's state
         storages.peak = 0
         step(images, labels)
     return storages.peak
 
 
 def largest_batch(recipe: Recipe, memory_bytes: int, data: DataInfo | None = None, *, grouped: bool = False) -> int:
-    """The largest batch of a GPU whose peak fits; 0 if not even two images do."""
+    """Return the largest batch whose peak fits into the memory of a GPU; 0 if not even two images fit."""
     few, batch = 2, 64
     at_few = peak_bytes(recipe, few, data, grouped=grouped)
-    for _ in range(4):  # memory is nearly, not quite, proportional to the batch
+    for _ in range(4):  # memory is almost, but not quite, linear in the batch
         per_image = (peak_bytes(recipe, batch, data, grouped=grouped) - at_few) / (batch - few)
         better = int(few + (memory_bytes - at_few) / per_image)
         if better <= few or better == batch:
@@ -81,33 +81,33 @@ def largest_batch(recipe: Recipe, memory_bytes: int, data: DataInfo | None = Non
 
 
 def modes(recipe: Recipe) -> Iterator[Recipe]:
-    """The recipe in every memory mode."""
+    """Yield the recipe in every memory mode."""
     for memory in ("speed", "packed", "recompute"):
         yield replace(recipe, memory=memory)
 
 
 @dataclass(frozen=True)
 class Times:
-    """Seconds of training steps on this machine: an estimate, without evaluation, files and others who use it."""
+    """Estimated seconds of training on this machine, without evaluation, files and other load."""
 
     step: float
-    """Of the whole batch, at the full number of timesteps."""
+    """One step of the whole batch, at the full number of timesteps."""
     epoch: float | None
-    """None where the number of training images is not known."""
+    """None if the number of training images is not known."""
     recipe: float | None
-    """All epochs, those with fewer timesteps too."""
+    """All epochs, including those with fewer timesteps."""
 
 
 def times(
     recipe: Recipe, data: DataInfo | None = None, device: torch.device = CPU, *, seconds: float = TIMED_SECONDS
 ) -> Times:
-    """How long training by `recipe` takes on `device`; see `step_seconds`."""
+    """Return how long training `recipe` takes on `device`; see `step_seconds`."""
     known = data or expected(recipe.data, size=recipe.image_size, timesteps=recipe.timesteps)
     return over_epochs(recipe, known, lambda r: step_seconds(r, known, device, seconds=seconds))
 
 
 def over_epochs(recipe: Recipe, data: DataInfo, step_of: Callable[[Recipe], float]) -> Times:
-    """What all steps take, if one of a recipe's batch and timesteps takes `step_of`."""
+    """Return the time of all steps. `step_of` gives the time of one step for a recipe's batch and timesteps."""
     if data.images:  # a small set is one batch
         recipe = replace(recipe, batch_size=min(recipe.batch_size, data.images))
     step = step_of(recipe)
@@ -123,15 +123,15 @@ def over_epochs(recipe: Recipe, data: DataInfo, step_of: Callable[[Recipe], floa
 
 
 def step_seconds(recipe: Recipe, data: DataInfo, device: torch.device, *, seconds: float = TIMED_SECONDS) -> float:
-    """Seconds of one training step of the recipe's batch on `device`, timed here on noise.
+    """Measure the seconds of one training step of the recipe's batch on `device`, with noise as images.
 
-    A GPU runs the captured step. A CPU, where a large batch may take minutes, is timed with as few images as fill about
-    so many `seconds` (at least two), and the rest is scaled.
+    A GPU runs the captured step. On a CPU, a large batch may take minutes. So the step is timed with fewer images, at
+    least two, that take about this many `seconds`, and scaled.
     """
     with torch.random.fork_rng(), cudnn_for(recipe):
         run = _timed_step(recipe, data, device)
         if device.type == "cuda":
-            for _ in range(5):  # autotuning, and the capture
+            for _ in range(5):  # for autotuning and the capture
                 run(recipe.batch_size)
             return sum(run(recipe.batch_size) for _ in range(TIMED_STEPS)) / TIMED_STEPS
         few = min(2, recipe.batch_size)
@@ -142,7 +142,7 @@ def step_seconds(recipe: Recipe, data: DataInfo, device: torch.device, *, second
 
 
 def duration(seconds: float) -> str:
-    """In words, to two digits."""
+    """Return a duration in words, with two digits."""
     for unit, size in (("days", 86_400), ("h", 3600), ("min", 60)):
         if seconds >= 1.5 * size:
             return f"{seconds / size:.2g} {unit}" if seconds < 100 * size else f"{seconds / size:.0f} {unit}"
@@ -150,7 +150,7 @@ def duration(seconds: float) -> str:
 
 
 def _timed_step(recipe: Recipe, data: DataInfo, device: torch.device) -> Callable[[int], float]:
-    """A function that does one training step of so many images of noise, and returns its seconds."""
+    """Return a function that runs one training step with a number of images of noise and returns its seconds."""
     dtype = DTYPES.get(recipe.precision, torch.float32)
     network = channels_last(network_for(recipe, data)).to(device, dtype)
     freeze(network, recipe)
@@ -177,7 +177,7 @@ def _timed_step(recipe: Recipe, data: DataInfo, device: torch.device) -> Callabl
 
 
 def _collected(network: nn.Module) -> Callable[[], AbstractContextManager[None]]:
-    """What a process group does with the gradients of a backward pass, without the other processes."""
+    """Return a context that collects gradients as in a process group, but without other processes."""
     gradients = Gradients(network.parameters())
 
     @contextmanager
@@ -189,7 +189,7 @@ def _collected(network: nn.Module) -> Callable[[], AbstractContextManager[None]]
 
 
 class _Storages(TorchDispatchMode):
-    """Counts the bytes of all storages that are alive."""
+    """Count the bytes of all live storages."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What a training run shows: a live bar on a terminal, one line per epoch elsewhere."""
+"""Progress of training: a live bar on a terminal, one line per epoch elsewhere."""
 
 import os
 import time
@@ -9,14 +9,14 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-BUSY = 0.25  # of the time without a core: other processes slow this one down
+BUSY = 0.25  # fraction of the time without a core above which other processes clearly slow this one down
 _IMPORTED = time.monotonic()
 
 Advise = Callable[[Path, float], str | None]
 
 
 def process_seconds() -> float:
-    """Since this process was started; where the system does not tell (no /proc), since this module was imported."""
+    """Return the seconds since this process started. Without /proc, count from the import of this module."""
     try:
         started = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
         return time.clock_gettime(time.CLOCK_BOOTTIME) - started
@@ -25,7 +25,7 @@ def process_seconds() -> float:
 
 
 def waited_seconds() -> float:
-    """How long this process, ready to work, has waited for a core; 0 where the system does not tell."""
+    """Return how long this process was ready to run but waited for a core; 0 if the system does not tell."""
     try:
         return int(Path("/proc/self/schedstat").read_text().split()[1]) / 1e9
     except (OSError, IndexError, ValueError):
@@ -33,42 +33,43 @@ def waited_seconds() -> float:
 
 
 class Waiting:
-    """The share of the time that this process has waited for a core, since `begin`."""
+    """Measure the fraction of time that this process waits for a core."""
 
     def begin(self) -> None:
+        """Start measuring."""
         self.began, self.waited = time.monotonic(), waited_seconds()
 
     def describe(self) -> str:
-        """What to add to a line of progress: nothing while there are cores enough."""
+        """Return what to add to a line of progress; nothing if there are enough cores."""
         share = (waited_seconds() - self.waited) / max(time.monotonic() - self.began, 1e-9)
-        return f"  (busy machine: no core for it {100 * share:.0f} % of the time)" if share > BUSY else ""
+        return f"  (busy machine: waited for a core {100 * share:.0f} % of the time)" if share > BUSY else ""
 
 
 class Reporter:
-    """Told of every epoch, and of a step when `due` says so (its numbers cost a synchronisation); shows nothing."""
+    """Receives the progress of training, and shows nothing. Subclasses show it."""
 
     def note(self, sentence: str) -> None:
-        """Something to know before it starts."""
+        """Receive something to know before training starts."""
 
     def start(self, folder: Path, epochs: int, steps: int, done: int) -> None:
-        """Training begins, of `epochs` with `steps` each, of which so many are `done`."""
+        """Training starts, with `epochs` of `steps` each. `done` steps are done already."""
 
     def due(self) -> bool:
-        """Whether the next step is to be told of."""
+        """Return whether `step` is to be called after this step. Its numbers cost a synchronisation."""
         return False
 
     def step(self, done: int, loss: float, accuracy: float, speed: float) -> None:
-        """A step of the epoch is done; speed is in images per second."""
+        """`done` steps are done. The speed is in images per second."""
 
     def epoch(self, row: dict[str, Any]) -> None:
-        """An epoch is done; `row` is its line of metrics.jsonl."""
+        """An epoch is done. `row` is its line in metrics.jsonl."""
 
     def stop(self) -> None:
-        """Training is over, or was interrupted."""
+        """Training is finished or was interrupted."""
 
 
 class Lines(Reporter):
-    """One line per epoch. `advise` makes one of the folder and the share that is left, before it begins."""
+    """Print one line per epoch. Before training, print what `advise` says for the folder and the fraction left."""
 
     def __init__(self, console: Console, advise: Advise | None = None) -> None:
         self.console, self.advise, self.epochs, self.waiting = console, advise, 0, Waiting()
@@ -89,7 +90,7 @@ class Lines(Reporter):
 
 
 class Bar(Lines):
-    """A live bar with loss, accuracy, images per second and the time left, above it one line per epoch."""
+    """Show a live bar with loss, accuracy, images per second and the time left, below one line per epoch."""
 
     def __init__(self, console: Console, advise: Advise | None = None) -> None:
         super().__init__(console, advise)
@@ -127,6 +128,7 @@ class Bar(Lines):
 
 
 def describe(row: dict[str, Any], epochs: int) -> str:
+    """Return the line of an epoch."""
     test = f"  test {100 * row['test_accuracy']:.2f} %" if "test_accuracy" in row else ""
     return (
         f"epoch {row['epoch']}/{epochs}  loss {row['loss']:.4f}  train {100 * row['train_accuracy']:.2f} %{test}"
@@ -135,4 +137,5 @@ def describe(row: dict[str, Any], epochs: int) -> str:
 
 
 def reporter_for(console: Console, advise: Advise | None = None) -> Reporter:
+    """Return a bar for a terminal, and lines for anything else."""
     return Bar(console, advise) if console.is_terminal else Lines(console, advise)

@@ -1,4 +1,4 @@
-"""What it takes to check a result: the command, the sources, the machine, the seed, the data. One writer for all."""
+"""Write results with a record of how they were made: command, sources, machine, seed and data."""
 
 import hashlib
 import os
@@ -20,7 +20,7 @@ from rheobase.files import write_json
 from rheobase.train.sources import sources
 
 PACKAGES = ("numpy", "triton", "safetensors", "numba", "pillow", "faery", "spikingjelly", "snntorch", "tonic")
-_PLACE = re.compile(r"(?:^|(?<==))(?:~[^/]*|\.\.)?/(?:.*/)?")  # the folders of a path, alone or after KEY=
+_PLACE = re.compile(r"(?:^|(?<==))(?:~[^/]*|\.\.)?/(?:.*/)?")  # the folders in an argument PATH or KEY=PATH
 
 
 def record(
@@ -30,7 +30,7 @@ def record(
     data: str | None = None,
     command: str | None = None,
 ) -> dict[str, Any]:
-    """How a result is made. `data` is a checksum; without a `device` it is the CPU; `command` is this process's own."""
+    """Return how a result is made. `data` is a checksum. Defaults: the CPU, and the command of this process."""
     where = torch.device(device or "cpu")
     return {
         "command": command or command_line(),
@@ -47,13 +47,13 @@ def record(
 
 
 def write_result(path: Path, content: Mapping[str, Any], **how: Any) -> None:
-    """Write `content` to the JSON file `path`, with the `record(**how)` of it."""
+    """Write `content` to the JSON file `path`, together with `record(**how)`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_json(path, {"record": record(**how), **content})
 
 
 def device_name(device: torch.device) -> str:
-    """The name of the GPU, or of the processor."""
+    """Return the name of the GPU or the processor."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     info = Path("/proc/cpuinfo")
@@ -62,7 +62,7 @@ def device_name(device: torch.device) -> str:
 
 
 def checksum(files: Iterable[Path]) -> str:
-    """The SHA-256 of the content of all `files`, one after the other."""
+    """Return the SHA-256 of the contents of all `files` in this order."""
     digest = hashlib.sha256()
     for path in files:
         digest.update(path.read_bytes())
@@ -70,7 +70,7 @@ def checksum(files: Iterable[Path]) -> str:
 
 
 def command_line() -> str:
-    """How this process was started, as a line to copy that names no place of this machine."""
+    """Return the command that started this process, as a line to copy. It contains no folders of this machine."""
     program, *arguments = sys.argv
     script, spec = Path(program).name, getattr(sys.modules["__main__"], "__spec__", None)
     module = "rheobase" if script == "rheobase" else spec.name.removesuffix(".__main__") if spec else None
@@ -83,7 +83,7 @@ def command_line() -> str:
 
 
 def _without_places(arguments: list[str]) -> list[str]:
-    """The data as DATA, and every path from outside of the working folder by its last part."""
+    """Replace the data folder by DATA, and every path outside the working folder by its last part."""
     shown = []
     for before, argument in zip(["", *arguments], arguments, strict=False):
         if before == "--data":

@@ -1,13 +1,13 @@
-"""A model of scale: what a step of several GPUs takes, from that of one and the collectives in between.
+"""Predict the step time on several GPUs from the step time on one GPU and the collectives.
 
     step = one GPU's step on its share of the batch + collectives of the statistics + reduction of the gradients
 
-Collectives are counted from the network: every layer that normalises gathers its statistics in the forward pass and
-reduces sums in the backward pass; the gradients are reduced once, together, at its end. Nothing of this hides behind
+The collectives are counted from the network. Every layer that normalises gathers its statistics in the forward pass and
+reduces sums in the backward pass. At the end, all gradients are reduced together. None of this overlaps with
 computation.
 
-Latencies and bandwidths of NVLink and InfiniBand are those by which NCCL chooses its algorithms (its files
-src/graph/tuning.cc and topo.h), and the adapters of a DGX H200; docs/training.md has the sources.
+The latencies and bandwidths of NVLink and InfiniBand are those by which NCCL chooses its algorithms (in its files
+src/graph/tuning.cc and topo.h), and those of the adapters of a DGX H200; docs/training.md has the references.
 """
 
 from collections.abc import Callable, Iterator
@@ -25,12 +25,12 @@ from rheobase.train.freezing import freeze, train_mode
 from rheobase.train.runs import network_for
 from rheobase.train.steptimes import Estimate, Work
 
-STATISTIC = 4  # bytes: they are float32
+STATISTIC = 4  # bytes of a float32
 
 
 @dataclass(frozen=True)
 class Link:
-    """Between neighbours in a ring or a tree: seconds per message, bytes per second in one direction."""
+    """A link between neighbours in a ring or tree: seconds per message, and bytes per second in one direction."""
 
     latency: float
     bandwidth: float
@@ -42,14 +42,14 @@ class Link:
             raise ValueError(f"latency: expected microseconds, 0 or more, got {self.latency * 1e6:g}")
 
 
-NVLINK = Link(0.6e-6, 370e9)  # of the fourth generation, by which the GPUs of a node are joined
-ADAPTER = Link(5e-6, 50e9)  # 400 Gb/s of InfiniBand for every GPU of a node
-START = 6.6e-6  # seconds that any collective takes
+NVLINK = Link(0.6e-6, 370e9)  # fourth generation, between the GPUs of a node
+ADAPTER = Link(5e-6, 50e9)  # InfiniBand with 400 Gb/s for every GPU of a node
+START = 6.6e-6  # seconds that every collective takes
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """`nodes` with `gpus` each. `between` is what joins two nodes: all adapters of a node together."""
+    """`nodes` with `gpus` each. `between` is the link between two nodes: all adapters of a node together."""
 
     gpus: int = 1
     nodes: int = 1
@@ -63,21 +63,23 @@ class Cluster:
 
     @property
     def world(self) -> int:
+        """Number of GPUs."""
         return self.gpus * self.nodes
 
     @property
     def bandwidth(self) -> float:
+        """Bytes per second of the slowest link."""
         return self.inside.bandwidth if self.nodes == 1 else min(self.inside.bandwidth, self.between.bandwidth)
 
     def gather(self, size: int) -> float:
-        """Seconds until everybody has the `size` bytes of everybody: a ring through all GPUs."""
+        """Return the seconds of an all-gather of `size` bytes per GPU: a ring through all GPUs."""
         if self.world == 1:
             return 0.0
         messages = (self.world - self.nodes) * self.inside.latency + (self.nodes - 1) * self.between.latency
         return self.start + messages + (self.world - 1) * size / self.bandwidth
 
     def reduce(self, size: int) -> float:
-        """Seconds until everybody has the sum of all `size` bytes: chains in the nodes, a tree of nodes, and back."""
+        """Return the seconds of an all-reduce of `size` bytes: chains in the nodes, a tree of nodes, and back."""
         if self.world == 1:
             return 0.0
         one_way = (self.gpus - 1) * self.inside.latency + ceil(log2(self.nodes)) * self.between.latency
@@ -85,10 +87,10 @@ class Cluster:
 
 
 def cluster(gpus: int, nodes: int, link: float | None = None, latency: float | None = None) -> Cluster:
-    """Of H200s; `link` is the network of one node in GB/s, `latency` that between nodes in microseconds."""
+    """Return a cluster of H200s. `link` is the bandwidth of a node in GB/s, `latency` that of its network in us."""
     usual = Cluster(gpus, nodes)
     if nodes == 1 and not (link is None and latency is None):
-        raise ValueError("link and latency are those between nodes: give them with --nodes 2 or more")
+        raise ValueError("link and latency are for the network between nodes; use them with --nodes 2 or more")
     between = Link(
         ADAPTER.latency if latency is None else latency * 1e-6,
         ADAPTER.bandwidth * gpus if link is None else link * 1e9,
@@ -98,18 +100,18 @@ def cluster(gpus: int, nodes: int, link: float | None = None, latency: float | N
 
 @dataclass(frozen=True)
 class Traffic:
-    """What a process hands to the collectives of one step, in bytes."""
+    """Bytes that a process contributes to the collectives of one step."""
 
     gathered: tuple[int, ...]
-    """Statistics, of each layer."""
+    """Statistics of each layer."""
     reduced: tuple[int, ...]
-    """Sums of the backward pass, of each layer."""
+    """Sums of the backward pass of each layer."""
     gradients: int
-    """All at once."""
+    """All gradients together."""
 
     @classmethod
     def of(cls, network: nn.Module, statistics: str = "joined") -> "Traffic":
-        """Of a network that is in the mode in which it trains; local statistics stay where they are."""
+        """Return the traffic of a network in training mode. Local statistics cause none."""
         all_layers = normalisations(network) if statistics == "joined" else []
         layers = [layer for layer in all_layers if layer.training and _normalises(layer)]
         return cls(
@@ -120,64 +122,67 @@ class Traffic:
 
     @property
     def collectives(self) -> int:
+        """Number of collectives in a step."""
         return len(self.gathered) + len(self.reduced) + 1
 
     @property
     def bytes(self) -> int:
+        """Bytes of all collectives together."""
         return sum(self.gathered) + sum(self.reduced) + self.gradients
 
     def seconds(self, cluster: Cluster) -> tuple[float, float]:
-        """Of the statistics, and of the gradients."""
+        """Return the seconds for the statistics, and for the gradients."""
         statistics = sum(map(cluster.gather, self.gathered)) + sum(map(cluster.reduce, self.reduced))
         return statistics, cluster.reduce(self.gradients)
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """Of one recipe on one cluster; all times are seconds, those of a step at the full number of timesteps."""
+    """Prediction for one recipe on one cluster. Times are in seconds, for a step at the full number of timesteps."""
 
     gpus: int
-    """Of a node."""
+    """GPUs per node."""
     nodes: int
     batch: int
-    """Images of one GPU."""
+    """Images per GPU."""
     compute: float
     statistics: float
     gradients: float
     step: float
     images_per_second: float
     efficiency: float
-    """Share of what as many GPUs would do that have nobody to wait for and the whole batch each."""
+    """Speed relative to as many independent GPUs, each with the whole batch."""
     epoch: float | None
     recipe: float | None
-    """All epochs, those with fewer timesteps too; None where the number of training images is not known."""
+    """All epochs, including those with fewer timesteps; None if the number of training images is not known."""
     kind: str
-    """How `compute` is known: measured, interpolated, extrapolated or estimated."""
+    """Where `compute` comes from: measured, interpolated, extrapolated or estimated."""
     basis: str
-    """The measured steps that it comes from."""
+    """The measured steps that it is based on."""
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """Of one recipe on ever more GPUs, the last of them those that were asked for."""
+    """Predictions for one recipe on more and more GPUs, up to the cluster that was asked for."""
 
     device: str
-    """The GPU of the step times: not one of this machine."""
+    """The GPU on which the steps were measured, which need not be in this machine."""
     precision: str
-    """With which they were measured."""
+    """The precision in which they were measured."""
     pace: float | None
-    """How much longer the GPU of this machine takes, if one was timed: then all times are those of such GPUs."""
+    """Step time of this machine's GPU relative to `device`, if it was timed; all times are then for such GPUs."""
     collectives: int
+    """Collectives in a step."""
     bytes: int
-    """Of a step, and what a process hands to them."""
+    """Bytes that a process contributes to them."""
     predictions: tuple[Prediction, ...]
 
 
-StepTime = Callable[[int, int], Estimate]  # of so many images and timesteps, on one GPU
+StepTime = Callable[[int, int], Estimate]  # for a number of images and timesteps on one GPU
 
 
 def forecast(recipe: Recipe, data: DataInfo, asked: Cluster, timed: float | None = None) -> Forecast:
-    """From the package's step times; `timed` are seconds of a step of the whole batch on a GPU of this machine."""
+    """Predict from the package's step times. `timed` is the seconds of a whole-batch step on this machine's GPU."""
     table, (traffic, work) = steptimes.table(), counted(recipe, data)
     pace = 1.0
 
@@ -199,18 +204,18 @@ def forecast(recipe: Recipe, data: DataInfo, asked: Cluster, timed: float | None
 
 
 def share(recipe: Recipe, data: DataInfo, where: Cluster) -> int:
-    """Images of a batch for one GPU: of that with the most, where they do not share evenly."""
+    """Return the number of images of a batch for one GPU; if uneven, for the GPU with the most."""
     size = _batch(recipe, data)
     if size < where.world:
         raise ValueError(
-            f"{where.world} GPUs need at least as many images in a batch, there are {size}: take fewer GPUs, or a "
+            f"{where.world} GPUs need at least as many images in a batch, got {size}; use fewer GPUs, or a "
             "larger batch with --set batch_size=..."
         )
     return -(-size // where.world)
 
 
 def predict(recipe: Recipe, data: DataInfo, where: Cluster, traffic: Traffic, alone: StepTime) -> Prediction:
-    """What training takes on a cluster whose GPUs take `alone` for a step that they need not share."""
+    """Predict training on a cluster. `alone` gives the time of a step on one of its GPUs without collectives."""
     own = share(recipe, data, where)
     compute = alone(own, recipe.timesteps)
     statistics, gradients = traffic.seconds(where)
@@ -236,12 +241,12 @@ def predict(recipe: Recipe, data: DataInfo, where: Cluster, traffic: Traffic, al
 
 
 def _batch(recipe: Recipe, data: DataInfo) -> int:
-    """Images of a step; a small data set is one batch."""
+    """Return the number of images in a step. A small dataset is one batch."""
     return min(recipe.batch_size, data.images) if data.images else recipe.batch_size
 
 
 def counted(recipe: Recipe, data: DataInfo) -> tuple[Traffic, Work]:
-    """The collectives of a step of the recipe's network, and its work, without its memory."""
+    """Count the collectives and the work of a step of the recipe's network, without allocating memory."""
     with FakeTensorMode():
         network = network_for(recipe, data)
         freeze(network, recipe)
@@ -250,7 +255,7 @@ def counted(recipe: Recipe, data: DataInfo) -> tuple[Traffic, Work]:
 
 
 def ladder(asked: Cluster) -> Iterator[Cluster]:
-    """1, 2, 4, ... GPUs of one node, then so many nodes, up to what is asked for."""
+    """Yield clusters with 1, 2, 4, ... GPUs in one node, then with 2, 4, ... nodes, up to the one asked for."""
     for gpus in _doubled(asked.gpus):
         yield replace(asked, gpus=gpus, nodes=1)
     for nodes in _doubled(asked.nodes):
@@ -263,5 +268,5 @@ def _doubled(last: int) -> list[int]:
 
 
 def _normalises(layer: TdBN) -> bool:
-    """Somas may get their currents as they are, from layers that did it before."""
+    """Return whether a layer normalises. Some somas receive currents that an earlier layer normalised."""
     return not isinstance(layer, Soma) or layer.normalize

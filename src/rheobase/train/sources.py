@@ -1,6 +1,6 @@
-"""Which sources are running, told by git's tree ids: computed without git, and found again in its history.
+"""Identify the running sources by git's tree ids, which are computed without git.
 
-`python -m tools.commit_of FILE` names the commits that have them.
+`python -m tools.commit_of FILE` finds the commits that contain them.
 """
 
 import os
@@ -14,7 +14,7 @@ _PACKAGE = Path(__file__).parents[1]
 
 @cache
 def sources() -> dict[str, str]:
-    """The tree id of every folder of sources in this checkout; of an installed package, its own folder alone."""
+    """Return the tree id of every source folder in this checkout. For an installed package, it is its own folder."""
     root = _PACKAGE.parents[1]
     if _PACKAGE.parent.name == "src" and (root / "pyproject.toml").is_file():
         return {name: tree_id(root / name) for name in FOLDERS if (root / name).is_dir()}
@@ -22,7 +22,7 @@ def sources() -> dict[str, str]:
 
 
 def tree_id(folder: Path) -> str:
-    """What `git rev-parse COMMIT:FOLDER` prints for a commit of all files that are in `folder` now."""
+    """Return what `git rev-parse COMMIT:FOLDER` prints for a commit of all files now in `folder`."""
     return _tree(_entries(folder)).hex()
 
 
@@ -35,13 +35,13 @@ def _entries(folder: Path) -> bytes:
         if not item.is_dir():
             mode = b"100755" if item.stat().st_mode & 0o100 else b"100644"
             found.append((name, mode + b" " + name + b"\0" + _blob(item.path)))
-        elif content := _entries(Path(item.path)):  # git knows no empty folders
+        elif content := _entries(Path(item.path)):  # git has no empty folders
             found.append((name + b"/", b"40000 " + name + b"\0" + _tree(content)))
     return b"".join(entry for _, entry in sorted(found))
 
 
 def _ignored(name: str) -> bool:
-    """As .gitignore says: what tools leave behind."""
+    """Return whether .gitignore lists the file."""
     return name.startswith(".") or name == "__pycache__" or name.endswith((".pyc", ".egg-info"))
 
 

@@ -1,4 +1,4 @@
-"""Starting from a trained network: weights by name, a new head where it does not fit."""
+"""Start a run from a trained network: take its weights by name, and a new head if the old one does not fit."""
 
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -19,7 +19,7 @@ from rheobase.train.record import checksum
 from rheobase.train.runs import Run
 
 RELUS = ("relu", "qcfs")
-BATCHES = 12  # by which tdBN learns its moments, where a converted network gets it
+BATCHES = 12  # from which tdBN gets its statistics, if the run starts from a converted network
 
 
 @dataclass(frozen=True)
@@ -32,22 +32,23 @@ class Start:
 
     @classmethod
     def of(cls, source: Run | Path | str) -> "Start":
-        """A run, its folder, or the name of a network that comes with the package."""
+        """Open a run, its folder, or the network of this name that comes with the package."""
         run = source if isinstance(source, Run) else Run(shipped.find(Path(source)))
         return cls(run, run.data, run.trained())
 
     def place(self) -> Path | None:
-        """Where the run is; None for one of the package, whose name says it."""
+        """Return the folder of the run; None for a network of the package, which is found by name."""
         return None if self.run.folder.parent == shipped.FOLDER else self.run.folder
 
     def sha256(self) -> str:
+        """Return the checksum of the weights."""
         return self.saved.sha256()
 
     def load_into(self, network: nn.Module, recipe: Recipe, feed: Feed) -> dict[str, Any]:
-        """Give `network` the weights that fit, and return the record of this.
+        """Load the weights that fit into `network`, and return a record of this.
 
-        All of them must, but for the head: from its first tensor that does not fit on, it stays as it is. Those of a
-        ReLU network would fit a spiking one, but mean something else there.
+        All weights must fit, except in the head: from its first tensor that does not fit, the head stays as it is.
+        The weights of a ReLU network are refused: they would fit a spiking network, but mean something else there.
         """
         if self.run.recipe.neuron in RELUS and recipe.neuron not in RELUS:
             raise ValueError(
@@ -57,7 +58,7 @@ class Start:
         own, given, head = network.state_dict(), self.saved.weights, head_of(network)
         prefix = f"{head}." if head else ""  # a network may be a single layer
         in_head = [name for name in own if name.startswith(prefix)]
-        weights = _tensors(own)  # a soma judges its settings itself, when it gets them
+        weights = _tensors(own)  # somas check their settings themselves when they are loaded
         misfits = [name for name in weights if name not in given or given[name].shape != own[name].shape]
         first = next((i for i, name in enumerate(in_head) if name in misfits), len(in_head))
         new = in_head[first:]
@@ -71,7 +72,7 @@ class Start:
             )
         try:
             network.load_state_dict(own | {name: given[name] for name in own if name in given and name not in new})
-        except ValueError as error:  # of a soma with other settings
+        except ValueError as error:  # from a soma with other settings
             raise ValueError(f"network '{recipe.network}' cannot start from {self.run}: {error} (--set)") from None
         return {
             "from": str(self.run) if self.place() is None else name_of(self.run.folder),
@@ -94,7 +95,8 @@ class ConvertedStart:
 
     @classmethod
     def of(cls, path: Path) -> "ConvertedStart":
-        from rheobase.deploy.formats import native  # not for every training: it knows other formats' files
+        """Open the file of a converted network."""
+        from rheobase.deploy.formats import native  # here, as it imports the other formats too
 
         network = native.load(path)
         if "converted" not in network.info:
@@ -105,15 +107,17 @@ class ConvertedStart:
         return cls(path, network, Recipe.of(recipe, path), DataInfo.of(data, path))
 
     def place(self) -> Path | None:
+        """Return the file."""
         return self.path
 
     def sha256(self) -> str:
+        """Return the checksum of the file."""
         return checksum([self.path])
 
     def load_into(self, network: nn.Module, recipe: Recipe, feed: Feed) -> dict[str, Any]:
-        """Give `network` the weights with which it fires like the converted one, and return the record of this.
+        """Give `network` weights with which it fires like the converted one, and return a record of this.
 
-        Its tdBN learns its moments from training images.
+        Its tdBN gets its statistics from training images.
         """
         what = f"network '{recipe.network}' cannot start from {self.path}"
         _check_neurons(what, self.recipe, recipe, "decay", "reset")
@@ -135,14 +139,14 @@ class ConvertedStart:
 
 
 def start_of(source: Run | Path | str) -> Start | ConvertedStart:
-    """A run, its folder, the name of a network that comes with the package, or the file of a converted one."""
+    """Open a run, its folder, the network of this name that comes with the package, or the file of a converted one."""
     if not isinstance(source, Run) and Path(source).is_file():
         return ConvertedStart.of(Path(source))
     return Start.of(source)
 
 
 def normalising(start: Start | ConvertedStart, dataset: Dataset) -> Dataset:
-    """The data set, normalised as the network knows it: images as its images, recordings as its recordings."""
+    """Return the dataset with the normalisation that the network was trained with, if it has the same kind of input."""
     own, info = start.data, dataset.info
     if own.channels != info.channels or bool(own.timesteps) != bool(info.timesteps):
         return dataset
@@ -150,40 +154,40 @@ def normalising(start: Start | ConvertedStart, dataset: Dataset) -> Dataset:
 
 
 def name_of(folder: Path) -> str:
-    """As the record of a run names where it started: without the folders of this machine."""
+    """Return the name of a start for the record of a run, without folders of this machine."""
     return folder.name if folder.is_absolute() else str(folder)
 
 
 def started_from(run: Run, source: str | None) -> bool:
-    """Whether the run began with the weights of `source`, or with random ones if that is None.
+    """Return whether the run started from the weights of `source`; None stands for random weights.
 
-    It is told by where they were, or else by what they are: a start may be moved, or trained on.
+    Either their path or their checksum must agree: a start may have been moved, or trained further.
     """
     if run.start is None or source is None:
         return run.start is None and source is None
     try:
         start = start_of(source)
-    except ValueError:  # it is gone, and no longer needed
+    except ValueError:  # it no longer exists, and is not needed
         return name_of(Path(source)) == run.start["from"]
     place = start.path if isinstance(start, ConvertedStart) else start.run.folder
     return run.place("start") == place.absolute() or start.sha256() == run.start["sha256"]
 
 
 def _check_neurons(what: str, given: Recipe, own: Recipe, *others: str) -> None:
-    """Raise a ValueError, which begins with `what`, if neurons differ in what they learn, or in `others`."""
+    """Raise a ValueError that begins with `what` if the neurons differ in what they learn or in the `others`."""
     for setting in ("neuron", *others, "normalisation", "learn_decay"):
         there, here = getattr(given, setting), getattr(own, setting)
         if there != here:
-            raise ValueError(f"{what}: its neurons have {setting}={there}, here {here}; --set {setting}={there}")
+            raise ValueError(f"{what}: its neurons have {setting}={there}, not {here}; add --set {setting}={there}")
 
 
 def _tensors(weights: Tensors) -> list[str]:
-    """The names, but for settings that travel with them."""
+    """Return the names of all tensors, without the settings stored beside them."""
     return [name for name in weights if not name.endswith("_extra_state")]
 
 
 def describe(record: dict[str, Any], classes: int) -> str:
-    """One line about where a run starts, from its record."""
+    """Return one line about where a run starts, from its record."""
     total, new = record["tensors"], len(record["new"])
     head = f", new head for {classes} classes" if new else ""
     return f"starts from {record['from']}: {total - new} of {total} tensors{head}"

@@ -1,4 +1,4 @@
-"""One optimiser step, as a plain function of a batch: no host synchronisation, so that it can be captured."""
+"""One optimiser step as a plain function of a batch. It does not synchronise with the host, so it can be captured."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -10,23 +10,24 @@ from torch import Tensor, nn
 from rheobase import plugins
 from rheobase.functional import readout
 from rheobase.recipes import Recipe
-from rheobase.train import losses  # noqa: F401 (it registers ours)
+from rheobase.train import losses  # noqa: F401 (it registers the built-in ones)
 from rheobase.train.casting import in_few_kernels
 
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
-DTYPES = {"fp64": torch.float64}  # of weights and images; float32 for every other precision
+DTYPES = {"fp64": torch.float64}  # of weights and images; float32 for all other precisions
 
 Step = Callable[..., tuple[Tensor, ...]]
 """step(images, labels, share=1.0) -> summed loss, correct images, gradient norm"""
 
 
 def autocast(recipe: Recipe, device: torch.device) -> torch.autocast:
+    """Return the autocast context for the recipe's precision."""
     dtype = AUTOCAST.get(recipe.precision)
     return torch.autocast(device.type, dtype, enabled=dtype is not None)
 
 
 def loss_of(logits: Tensor, labels: Tensor, recipe: Recipe, loss: plugins.Part | None = None) -> Tensor:
-    """Mean loss of logits [T, N, K]: the recipe's, or that of the function `loss`."""
+    """Return the mean loss of logits [T, N, K], by the function `loss` or the recipe's."""
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     found = (loss or plugins.loss.get(recipe.loss))(logits, labels, recipe)
     if not isinstance(found, Tensor) or found.ndim:
@@ -36,7 +37,7 @@ def loss_of(logits: Tensor, labels: Tensor, recipe: Recipe, loss: plugins.Part |
 
 
 def learning_rate(recipe: Recipe, epoch: float) -> float:
-    """At a point in time counted in epochs, fractions included."""
+    """Return the learning rate at a time in epochs, which may be fractional."""
     warmup = min(1.0, epoch / recipe.warmup_epochs) if recipe.warmup_epochs else 1.0
     if recipe.schedule == "cosine":
         return recipe.lr * warmup * 0.5 * (1 + cos(pi * min(1.0, epoch / recipe.epochs)))
@@ -54,16 +55,17 @@ def make_step(
     classes: int | None = None,
     summed: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Step:
-    """`share` is that of the batch in the batch of all processes, whose gradients `summed` adds up.
+    """Return a function that runs one optimiser step on a batch.
 
-    With `classes` the logits are checked to be of so many.
+    Its argument `share` is this process's fraction of the global batch; `summed` sums the gradients of all processes.
+    If `classes` is given, the logits must have that many.
     """
     parameters = list(network.parameters())
     forward = in_few_kernels(network, AUTOCAST.get(recipe.precision))
 
     def step(images: Tensor, labels: Tensor, share: float = 1.0) -> tuple[Tensor, ...]:
         if scaler.is_enabled():
-            scaler._per_optimizer_states.clear()  # of a step that was broken off, in a capture for example
+            scaler._per_optimizer_states.clear()  # left by a step that was aborted, for example in a capture
         with autocast(recipe, images.device):
             logits = forward(images, timesteps)
         shape = (timesteps, len(labels), classes or logits.shape[-1])
@@ -82,7 +84,7 @@ def make_step(
         if average is not None:
             update_average(average, network, recipe.average)
         with torch.no_grad():
-            if scaler.is_enabled():  # a step that overflows is left out, so it has no norm
+            if scaler.is_enabled():  # a step that overflows is skipped, so it has no norm
                 norm = norm.nan_to_num(0.0, 0.0, 0.0)
             correct = (readout(logits).argmax(1) == labels).sum()
             return value * len(labels), correct, norm
@@ -92,7 +94,7 @@ def make_step(
 
 @torch.no_grad()
 def update_average(average: nn.Module, network: nn.Module, decay: float) -> None:
-    """average <- decay * average + (1 - decay) * network, running statistics included; whole numbers are copied."""
+    """Set average to decay * average + (1 - decay) * network, including running statistics. Copy integers."""
     pairs = [
         *zip(average.parameters(), network.parameters(), strict=True),
         *zip(average.buffers(), network.buffers(), strict=True),

@@ -1,9 +1,9 @@
-"""Seconds of a training step on a GPU that is not here, from steps that were measured on one of its kind.
+"""Estimate the time of a training step on a GPU from measured steps, without the GPU.
 
-A captured step takes a time for every layer that normalises, however few the images, and a time for every image and
-timestep (one *unit* of work each). The first was fitted to measured batches of several sizes. The second is
-interpolated between the measured steps of the network. A network that was never measured is scaled from the nearest
-one, by multiplications and neurons. `python -m tools.steptimes` writes the numbers, `steptimes.json`, from results/.
+A captured step takes a fixed time for every layer that normalises, and a time for every image and timestep (one *unit*
+of work). The first was fitted to measured batches of several sizes. The second is interpolated between measured steps
+of the network. A network that was never measured is scaled from the nearest one, by multiplications and neurons.
+`python -m tools.steptimes` writes the numbers to `steptimes.json`, from results/.
 """
 
 import json
@@ -23,23 +23,23 @@ FILE = Path(__file__).with_name("steptimes.json")
 
 @dataclass(frozen=True)
 class Work:
-    """What a network computes for one image and timestep, and in how many layers."""
+    """What a network computes for one image and timestep, and its number of layers."""
 
     multiplications: int
     neurons: int
     layers: int
-    """Those that normalise: somas, mostly."""
+    """Layers that normalise, mostly somas."""
 
     @classmethod
     def of(cls, network: nn.Module, shape: tuple[int, ...]) -> "Work":
-        """Of a network without memory (meta or fake tensors), for images of `shape` [C, H, W]."""
+        """Return the work of a network on meta or fake tensors, for images of `shape` [C, H, W]."""
         multiplications = sum(layer.multiplications for layer in sizes.synapses(network, shape))
         return cls(multiplications, sum(sizes.neurons(network, shape).values()), len(normalisations(network)))
 
 
 @dataclass(frozen=True)
 class Step:
-    """A training step that was measured."""
+    """A measured training step."""
 
     network: str
     image_size: int
@@ -52,10 +52,12 @@ class Step:
 
     @property
     def units(self) -> int:
+        """Images times timesteps."""
         return self.timesteps * self.batch
 
     @property
     def subject(self) -> tuple[str, int]:
+        """Network and image size."""
         return self.network, self.image_size
 
 
@@ -65,30 +67,31 @@ class Estimate:
 
     seconds: float
     kind: str
-    """measured, interpolated, extrapolated (of the network itself), or estimated."""
+    """Measured, interpolated or extrapolated (from the network itself), or estimated."""
     basis: str
-    """Which measured steps."""
+    """The measured steps that it is based on."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """Measured steps of one kind of GPU, and what was fitted to them."""
+    """Measured steps of one GPU model, and what was fitted to them."""
 
     device: str
     precision: str
     seconds_per_layer: float
-    """Of a step, however small the batch."""
+    """Fixed time of a step, for any batch."""
     seconds_per_multiplication: float
+    """Per image and timestep. Fitted over all measured networks, to compare other networks with them."""
     seconds_per_neuron: float
-    """Per image and timestep, both: a fit over all measured networks, to compare others with them."""
+    """The same for a neuron."""
     works: dict[tuple[str, int], Work]
-    """Of each measured network, by name and size of the images."""
+    """Work of each measured network, by name and image size."""
     steps: tuple[Step, ...]
 
     def estimate(
         self, network: str, image_size: int, work: Work, *, timesteps: int, batch: int, memory: str
     ) -> Estimate:
-        """Seconds of a step of `batch` images; `work` is that of the network on images of that size."""
+        """Estimate a step of `batch` images. `work` is that of the network on images of this size."""
         subject = self._nearest(network, image_size, work, memory)
         known = [step for step in self.steps if step.subject == subject and step.memory == memory]
         nearest_t = min({step.timesteps for step in known}, key=lambda t: (abs(log(t / timesteps)), t))
@@ -106,7 +109,7 @@ class Table:
         return Estimate(seconds, kind, f"{name} of {size} x {size} pixels, T = {nearest_t}, {which}")
 
     def _nearest(self, network: str, image_size: int, work: Work, memory: str) -> tuple[str, int]:
-        """The measured network that is most like this one: itself, or else by what there is to compute."""
+        """Return the measured network that is nearest: this network itself, or the one with the most similar work."""
         known = {step.subject for step in self.steps if step.memory == memory}
         if (network, image_size) in known:
             return network, image_size
@@ -127,7 +130,7 @@ class Table:
 
 @cache
 def table() -> Table:
-    """That of the package."""
+    """Return the table of the package."""
     content = json.loads(FILE.read_text())
     works = content.pop("networks")
     content["works"] = {(w.pop("network"), w.pop("image_size")): Work(**w) for w in works}
@@ -136,12 +139,15 @@ def table() -> Table:
 
 
 def _least(count: int) -> int:
-    """At least one: a network may have no weights, or no neurons that we know."""
+    """Return at least one: a network may have no weights, or no neurons that we can count."""
     return max(1, count)
 
 
 def _around(measured: list[int], batch: int) -> tuple[str, str]:
-    """Kind and measured batches, in ascending order, of an estimate for `batch` images."""
+    """Return the kind of an estimate for `batch` images, and the measured batches that it uses.
+
+    `measured` is in ascending order.
+    """
     if batch in measured:
         return "measured", f"N = {batch}"
     below, above = [n for n in measured if n < batch][-1:], [n for n in measured if n > batch][:1]

@@ -1,4 +1,4 @@
-"""Signals that end a training: the first one saves and stops after a step, a second one stops at once."""
+"""Signals that end training: the first one saves and stops after a step, a second one stops at once."""
 
 import os
 import signal
@@ -13,10 +13,10 @@ from typing import Any
 
 SIGNALS = [
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP") if hasattr(signal, name)
-]  # not every system has them all
-AGAIN = 0.01  # seconds until a signal is repeated whose exception Python has forgotten
-ECHO = 5.0  # seconds in which a launcher or scheduler may send a signal that the process already has
-SAVED = 75  # exit code: stopped and saved, the same command goes on (EX_TEMPFAIL, "try again later")
+]  # not every system has all of them
+AGAIN = 0.01  # seconds until a signal is repeated whose exception Python discarded
+ECHO = 5.0  # seconds in which a launcher or scheduler may send the same signal again
+SAVED = 75  # exit code: stopped and saved, the same command continues (EX_TEMPFAIL, "try again later")
 
 
 class Interrupted(Exception):
@@ -28,15 +28,15 @@ class Interrupted(Exception):
 
 
 def exit_code(number: int, *, saved: bool) -> int:
-    """Of a command that the signal `number` ended: a shell's 130 after Ctrl-C."""
+    """Return the exit code of a command that the signal `number` ended. After Ctrl-C it is 130, as in a shell."""
     return SAVED if saved and number != signal.SIGINT else 128 + number
 
 
 class Signals:
-    """Remembers the first signal that asks for an end; 0 while none came.
+    """Remembers the first signal that asks to end; 0 if none came.
 
-    While steps are taken it is only remembered: an exception in the middle of one would leave half of the weights
-    updated. At any other time there is nothing to save, and it ends the work with a KeyboardInterrupt.
+    During training steps, it is only remembered, as an exception in the middle of a step would leave half of the
+    weights updated. At any other time there is nothing to save, and it raises a KeyboardInterrupt.
     """
 
     def __init__(self) -> None:
@@ -44,12 +44,13 @@ class Signals:
         self.at = 0.0
         self.stepping = False
         self.watching = False
-        self.first = False  # whether the last exception was of the first signal
-        self.launched = "RANK" in os.environ  # both a launcher and its processes can get a signal, and it passes it on
+        self.first = False  # whether the last exception came from the first signal
+        # A signal may reach both the launcher and its processes, and the launcher passes it on.
+        self.launched = "RANK" in os.environ
 
     @contextmanager
     def watched(self) -> Iterator["Signals"]:
-        """Listen, in the main thread; elsewhere there are no signals. What is ignored stays so (SIGHUP under nohup)."""
+        """Handle signals, if this is the main thread. Ignored signals stay ignored (SIGHUP under nohup)."""
         before = {}
         if threading.current_thread() is threading.main_thread():
             wanted = [n for n in SIGNALS if n == signal.SIGINT or signal.getsignal(n) is not signal.SIG_IGN]
@@ -63,7 +64,7 @@ class Signals:
 
     @contextmanager
     def kept_for_later(self) -> Iterator[None]:
-        """While steps are taken."""
+        """Only remember signals: training steps are running."""
         self.stepping = True
         try:
             yield
@@ -72,9 +73,9 @@ class Signals:
 
     @contextmanager
     def _remembering(self) -> Iterator[None]:
-        """Repeat a signal, a bit later, whose exception Python would print and forget.
+        """Repeat a signal a moment later if Python discards its exception.
 
-        It forgets those that are raised while an object is removed, and that happens all the time.
+        Python prints and discards exceptions raised while an object is deleted, which happens all the time.
         """
         hook = sys.unraisablehook
 
@@ -83,7 +84,7 @@ class Signals:
                 hook(lost)
                 return
             if self.first:
-                self.number = 0  # the next one is the first again
+                self.number = 0  # the repeated signal is the first one again
             threading.Timer(AGAIN, self._send, lost.exc_value.args).start()
 
         self.watching, sys.unraisablehook = True, repeat

@@ -1,4 +1,4 @@
-"""Accuracy against the number of timesteps, in one pass: outputs add up, so the first T steps are a run of T steps."""
+"""Measure accuracy against the number of timesteps, in one pass: the first T timesteps are a run with T timesteps."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -6,33 +6,34 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rheobase.deploy.network import LIF, Network
+from rheobase.deploy.network import Network
+from rheobase.deploy.nodes import LIF
 from rheobase.nn import watched
 from rheobase.train.capture import capture
 
-TOGETHER = {"cuda": 4096, "cpu": 512}  # images times steps that run at once: memory grows with these
+TOGETHER = {"cuda": 4096, "cpu": 512}  # images times timesteps to run at once; memory grows with it
 
 
 @dataclass(frozen=True)
 class Point:
-    """What a network does within so many steps."""
+    """The results of a network within a number of timesteps."""
 
     timesteps: int
     accuracy: float
     rates: dict[str, float]
-    """Spikes per neuron and step of every layer of neurons."""
+    """Spikes per neuron and timestep of every layer of neurons."""
 
 
 def doubling(longest: int) -> list[int]:
-    """1, 2, 4, ... and the longest."""
+    """Return 1, 2, 4, ... and the longest."""
     return sorted({2**i for i in range(longest.bit_length())} | {longest})
 
 
 @torch.no_grad()
 def sweep(network: Network, batches: Iterable[tuple[Tensor, Tensor]], timesteps: Sequence[int]) -> list[Point]:
-    """At each of these numbers of steps, over batches of images [N, C, H, W] and their labels.
+    """Measure a network at each number of timesteps, over batches of images [N, C, H, W] and their labels.
 
-    A few images take all steps at once, as one CUDA graph on a GPU; nothing waits for the host before the end.
+    A few images at a time run all timesteps; on a GPU, as one CUDA graph. Nothing waits for the host before the end.
     """
     steps = sorted(set(timesteps))
     if not steps or steps[0] < 1:
@@ -40,8 +41,8 @@ def sweep(network: Network, batches: Iterable[tuple[Tensor, Tensor]], timesteps:
     longest, device = steps[-1], next(network.parameters()).device
     few = max(1, TOGETHER.get(device.type, TOGETHER["cpu"]) // longest)
     layers = {name: node for name, node in network.nodes.items() if isinstance(node, LIF)}
-    correct = torch.zeros(longest, dtype=torch.float64, device=device)  # after every step
-    spikes = {name: torch.zeros_like(correct) for name in layers}  # per neuron, at every step
+    correct = torch.zeros(longest, dtype=torch.float64, device=device)  # after every timestep
+    spikes = {name: torch.zeros_like(correct) for name in layers}  # per neuron, at every timestep
     images = 0
 
     def count(name: str, s: Tensor) -> None:
@@ -57,7 +58,7 @@ def sweep(network: Network, batches: Iterable[tuple[Tensor, Tensor]], timesteps:
         for batch, labels in batches:
             if batch.ndim != 4:
                 raise ValueError(
-                    f"expected images [N, C, H, W], got {list(batch.shape)}: a recording has its own steps"
+                    f"expected images [N, C, H, W], got {list(batch.shape)}: a recording has its own timesteps"
                 )
             for part in zip(batch.split(few), labels.split(few), strict=True):
                 step(*part)

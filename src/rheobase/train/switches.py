@@ -1,4 +1,4 @@
-"""Switches of cuDNN and the number of threads, for a while: a library call leaves its process as it was."""
+"""Set cuDNN options and the number of threads temporarily. A library call leaves its process as it was."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -10,8 +10,10 @@ from rheobase.recipes import Recipe
 
 @contextmanager
 def cudnn(**switches: bool) -> Iterator[None]:
-    """`benchmark`: look for the fastest algorithms, where shapes are fixed; `deterministic`: take only those that give
-    the same bits every time; `allow_tf32`: 10 bits of mantissa.
+    """Set options of cuDNN in this context.
+
+    `benchmark` searches for the fastest algorithms, for fixed shapes. `deterministic` uses only algorithms that give
+    the same bits every time. `allow_tf32` computes with 10 bits of mantissa.
     """
     before = {name: getattr(torch.backends.cudnn, name) for name in switches}
     try:
@@ -24,13 +26,13 @@ def cudnn(**switches: bool) -> Iterator[None]:
 
 
 def cudnn_for(recipe: Recipe) -> AbstractContextManager[None]:
-    """The fastest algorithms, or the same ones every time: which is fastest may differ from start to start."""
+    """Use the fastest algorithms, which may differ from start to start, or deterministic ones."""
     return cudnn(benchmark=not recipe.deterministic, deterministic=recipe.deterministic)
 
 
 @contextmanager
 def threads(number: int) -> Iterator[None]:
-    """So many threads for one operation on the CPU: sums depend on it."""
+    """Use this number of threads for operations on the CPU. The rounding of sums depends on it."""
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(number)

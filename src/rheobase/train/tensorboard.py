@@ -1,4 +1,4 @@
-"""The metrics of a run as scalars for TensorBoard."""
+"""Write the metrics of a run as scalars for TensorBoard."""
 
 from pathlib import Path
 from typing import Any
@@ -8,7 +8,7 @@ from rheobase.train.progress import Reporter
 
 
 class TensorBoard(Reporter):
-    """Writes the metrics of every epoch for TensorBoard into the run folder, and passes everything on."""
+    """Writes the metrics of every epoch for TensorBoard into the run folder, and passes everything on to `inner`."""
 
     def __init__(self, inner: Reporter) -> None:
         need("tensorboard", "TensorBoard")
@@ -18,7 +18,7 @@ class TensorBoard(Reporter):
         self.inner.note(sentence)
 
     def start(self, folder: Path, epochs: int, steps: int, done: int) -> None:
-        # steps after those done are there from a run that was stopped, and come again
+        # drop later steps: a run that was stopped has written them, and they will run again
         self.writer = self.writer_class(str(folder / "tensorboard"), purge_step=done + 1)
         self.inner.start(folder, epochs, steps, done)
 

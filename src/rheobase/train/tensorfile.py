@@ -1,4 +1,4 @@
-"""The bytes of a safetensors file, without a copy of them: who writes them in a thread hardly holds Python's lock.
+"""The bytes of a safetensors file without copying the tensors, so that a thread that writes them hardly holds the GIL.
 
 https://github.com/huggingface/safetensors#format
 """
@@ -16,11 +16,11 @@ ALIGNMENT = 8  # of the first tensor
 
 
 def chunks(tensors: dict[str, Tensor]) -> list[memoryview]:
-    """The file of `tensors` on the CPU, piece by piece: its header, then every tensor, wider numbers first."""
+    """Return the file for `tensors` in pieces: its header, then every tensor, wider types first."""
     header, contents, end = {}, [], 0
     for name, tensor in sorted(tensors.items(), key=lambda item: (-item[1].element_size(), item[0])):
         if tensor.dtype not in NAMES:
-            raise ValueError(f"{name} is of {tensor.dtype}, which a checkpoint cannot hold; convert it")
+            raise ValueError(f"{name} has the type {tensor.dtype}, which a checkpoint cannot hold; convert it")
         content = _content(tensor)
         header[name] = {
             "dtype": NAMES[tensor.dtype],

@@ -1,4 +1,4 @@
-"""A run at work: its network, optimiser and moving average, step by step and epoch by epoch."""
+"""Train a run, step by step and epoch by epoch."""
 
 import copy
 import time
@@ -22,6 +22,7 @@ from rheobase.train.freezing import freeze, train_mode
 from rheobase.train.optimizers import make_optimizer, set_learning_rate
 from rheobase.train.parts import Parts
 from rheobase.train.progress import Reporter, process_seconds
+from rheobase.train.rehearsal import rehearse
 from rheobase.train.runs import Row, Run
 from rheobase.train.step import Step, learning_rate, make_step
 from rheobase.train.stopping import Interrupted, Signals
@@ -30,11 +31,11 @@ from rheobase.train.writing import Writer
 
 
 class NotFinite(ValueError):
-    """A loss, a gradient or a weight that is no number any more: the run ends."""
+    """A loss, gradient or weight is NaN or infinite, which ends the run."""
 
 
 class Trainer:
-    """The state of a run: network, optimiser, moving average, and how far it is."""
+    """The state of a run in training: network, optimiser, moving average, and the step that it has reached."""
 
     def __init__(
         self,
@@ -62,11 +63,11 @@ class Trainer:
         self.scaler = torch.amp.GradScaler(device.type, enabled=recipe.precision == "fp16")
         self.best = Best(run, part_bytes) if team.leads and run.best.is_dir() else None
         self.step = self.saved_step = 0
-        self.proofs: dict[int, Tensor] = {}  # of the last two checkpoints: whether the step after it was sound
+        self.proofs: dict[int, Tensor] = {}  # for the last two checkpoints: whether the step after it was finite
         self.writer = Writer(device)
         self.began, self.before = began, 0.0  # before: seconds that earlier processes worked on this run
         self.saved = time.monotonic()
-        self.totals = torch.zeros(4, dtype=torch.float64, device=device)  # of the epoch: loss, correct, norm, images
+        self.totals = torch.zeros(4, dtype=torch.float64, device=device)  # in this epoch: loss, correct, norm, images
 
     @property
     def result(self) -> nn.Module:
@@ -74,10 +75,11 @@ class Trainer:
         return self.network if self.average is None else self.average
 
     def train(self, signals: Signals) -> None:
+        """Train until the last epoch, or until a signal stops the run."""
         steps, accord = self.feed.steps, Accord(self.team, signals)
         self.reporter.start(self.run.folder, self.recipe.epochs, steps, self.step)
         if self.best is not None:
-            self.best.write(self.best.epoch)  # a kill may have come before it
+            self.best.write(self.best.epoch)  # a kill may have come before this was done
         self.make_room()
         timesteps, step = 0, None
         try:
@@ -89,16 +91,17 @@ class Trainer:
                     self._epoch(epoch, step, accord)
                 self.writer.wait()
                 self.run.interrupted = accord.settle().signal
-        except NotFinite as error:  # in all processes alike
+        except NotFinite as error:  # in all processes
             if not self.team.leads:
-                self.team.confer(True)  # this breaks when the first process, which says it, has ended
+                self.team.confer(True)  # fails when the first process has reported the error and ended
             raise ValueError(f"{error}; {self._advice()}") from None
         finally:
-            release(step)  # first: the group must not end before it, and another signal may break off the rest
+            release(step)  # first, as the group must end after it, and another signal may skip the rest
             self.reporter.stop()
             self.writer.close()
 
     def _make_step(self, timesteps: int) -> Step:
+        rehearse(self.network, self.recipe, self.feed, timesteps)
         step = make_step(
             self.network,
             self.optimizer,
@@ -131,19 +134,19 @@ class Trainer:
                 if decision.save:
                     self.save()
             if self.reporter.due():
-                loss, correct, _, seen = self.totals.tolist()
+                loss, correct, _, seen = self.team.read(self.totals)
                 speed = self.team.world * (seen - seen_before) / (time.monotonic() - started)
                 self.reporter.step(self.step, loss / seen, correct / seen, speed)
         self._average_buffers()
         self.totals.copy_(self.team.sum(self.totals))
-        self._check_finite(self.totals.tolist())
+        self._check_finite(self.team.read(self.totals))
         row = self._row(epoch, seen_before, started)
         found = row.get("test_loss", 0.0)
-        if not isfinite(found):  # the last update can spoil weights that no loss has seen
+        if not isfinite(found):  # the last update may spoil weights after the last training loss
             raise NotFinite(f"the test loss became {found} by step {self.step}")
         self.totals.zero_()
         last = epoch + 1 == self.recipe.epochs
-        decision = accord.settle(save=last or self._due())  # once: a signal from here on is for the next epoch
+        decision = accord.settle(save=last or self._due())  # once; a later signal counts in the next epoch
         if self.team.leads:
             self.run.append(row)
             if self.best is not None:
@@ -156,14 +159,14 @@ class Trainer:
             self._stop(decision.signal)
 
     def _average_buffers(self) -> None:
-        """Make those equal that each process keeps from its own images."""
+        """Replace the buffers that each process computes from its own images by their averages."""
         for network in dict.fromkeys((self.network, self.result)):  # in the same order in all processes
             for name, average in self.team.averaged_buffers(network, self.recipe.statistics).items():
                 network.get_buffer(name).copy_(average)
 
     def _weights(self, network: nn.Module) -> Tensors:
-        """What a checkpoint keeps of a network. It stays as it is: a run is the same however often it is saved."""
-        inside = self.step % self.feed.steps  # at the end of an epoch, buffers are equal already
+        """Return what a checkpoint keeps of a network. The network stays unchanged, however often it is saved."""
+        inside = self.step % self.feed.steps  # at the end of an epoch, all buffers are equal already
         averages = self.team.averaged_buffers(network, self.recipe.statistics) if inside else {}
         return {name: averages.get(name, tensor) for name, tensor in network.state_dict().items()}
 
@@ -171,10 +174,10 @@ class Trainer:
         return time.monotonic() - self.saved >= self.save_every
 
     def _stop(self, number: int) -> NoReturn:
-        self._check_finite(self.team.sum(self.totals).tolist())
+        self._check_finite(self.team.read(self.team.sum(self.totals)))
         self.save()
         self.writer.wait()
-        self.team.wait()  # nobody leaves before the checkpoint is written
+        self.team.wait()  # no process ends before the checkpoint is written
         done = f"stopped at step {self.step} of {self.recipe.epochs * self.feed.steps}"
         raise Interrupted(done, self.run.folder, number)
 
@@ -201,16 +204,16 @@ class Trainer:
         return self.before + process_seconds() - self.began
 
     def _check_finite(self, totals: list[float]) -> None:
-        """The totals of the epoch hold everything of it that was not finite: sums do not recover."""
+        """Raise `NotFinite` if any loss or gradient of the epoch was not finite: then their sums are not either."""
         loss, _, norm, _ = totals
         for what, value in (("loss", loss), ("norm of the gradients", norm)):
             if not isfinite(value):
                 raise NotFinite(f"the {what} became {value} by step {self.step}")
 
     def _prove(self) -> None:
-        """Keep, without waiting for it, whether the step after a checkpoint left all numbers finite.
+        """Keep, without waiting for it, whether all numbers are finite after the first step from a checkpoint.
 
-        A checkpoint may hold weights that are finite and spoil whatever is computed with them: one step tells.
+        The weights in a checkpoint may be finite but lead to results that are not. One step shows it.
         """
         networks = dict.fromkeys((self.network, self.result))
         tensors = [t for network in networks for t in (*network.parameters(), *network.buffers())]
@@ -218,9 +221,9 @@ class Trainer:
         self.proofs = dict([*self.proofs.items(), (self.saved_step, sound)][-2:])
 
     def _advice(self) -> str:
-        """What to do about numbers that are not finite. A checkpoint that led to them is set aside.
+        """Return what to do about numbers that are not finite. Set aside a checkpoint that led to them.
 
-        The one before it was good, or the next one would not have been written.
+        The checkpoint before it was good: otherwise the next one would not have been written.
         """
         with suppress(ValueError, OSError):
             self.writer.wait()
@@ -234,13 +237,13 @@ class Trainer:
         return f"{good}try a smaller lr or more warmup_epochs"
 
     def make_room(self) -> None:
-        """Memory for checkpoints, before it is needed."""
+        """Reserve memory for checkpoints before it is needed."""
         if self.team.leads:
-            weights = self.network.state_dict()  # and as much for momentum; it grows where an optimiser keeps more
+            weights = self.network.state_dict()  # twice, for momentum too; it grows if an optimiser keeps more
             self.writer.reserve(weights, weights, {} if self.average is None else weights)
 
     def save(self) -> None:
-        """Begin to write a checkpoint, beside the training. All processes of a team call it, the first one writes."""
+        """Start to write a checkpoint while training continues. All processes of a team call this; the first writes."""
         self.saved = time.monotonic()
         if self.saved_step == self.step:
             return
@@ -249,7 +252,7 @@ class Trainer:
         totals = self.team.sum(self.totals)
         if not self.team.leads:
             return
-        totals = torch.cat([totals[:2], totals[2:3] / self.team.world, totals[3:]])  # norms are of all anyway
+        totals = torch.cat([totals[:2], totals[2:3] / self.team.world, totals[3:]])  # norms are equal in all processes
         training: Tensors = {"totals": totals}
         numbers = {}
         for place, value in optimizer_state.kept(self.optimizer, self.network, self.recipe.optimizer):
@@ -270,9 +273,9 @@ class Trainer:
         self.writer.begin(tensors, lambda copies: self._write(step, copies, state, best))
 
     def _write(self, step: int, tensors: dict[str, Tensors], state: dict[str, Any], best: Epoch | None) -> None:
-        """In a thread: write what was copied, but never weights that cannot be used."""
+        """Write the copies, in a thread. Never write weights that are not finite."""
         self._check_finite(tensors["training"]["totals"].tolist())
-        own = optimizer_state.under("network.", tensors["training"])  # where the weights are their average
+        own = optimizer_state.under("network.", tensors["training"])  # if `weights` are a moving average
         if not all(map(_finite, [*tensors["weights"].values(), *own.values()])):
             raise NotFinite(f"weights are no longer finite after step {step}")
         if best is not None:
@@ -283,19 +286,20 @@ class Trainer:
             self.best.write(best)
 
     def restore(self, saved: Checkpoint) -> None:
-        if saved.step == 0:  # the weights that it starts from, and nothing else
+        """Continue from a checkpoint."""
+        if saved.step == 0:  # only the weights to start from
             for network in {self.network, self.result}:
                 network.load_state_dict(saved.weights)
             return
         if "training" not in saved.tensors:
-            raise ValueError(f"{self.run} has weights but no state of a training; start from it with --from instead")
+            raise ValueError(f"{self.run} has weights but no training state; start from it with --from instead")
         training = saved.tensors["training"]
         self.feed.keep_steps(saved.state.get("steps_per_epoch", self.feed.steps), self.run)
         self.step = self.saved_step = saved.step
         self.before = saved.state["elapsed"]
         self.totals.copy_(training["totals"])
         if not self.team.leads:
-            self.totals[[0, 1, 3]] = 0  # they will be added up, but norms averaged
+            self.totals[[0, 1, 3]] = 0  # these are summed over processes; norms are averaged
         self.result.load_state_dict(saved.tensors["weights"])
         if self.average is not None:
             self.network.load_state_dict(optimizer_state.under("network.", training))
@@ -307,7 +311,7 @@ class Trainer:
 
 
 def _finite(tensor: Tensor) -> bool:
-    """By NumPy, for a thread beside the training: torch would start as many threads again."""
+    """Return whether all values are finite. NumPy, because torch would start more threads beside those of training."""
     if not tensor.is_floating_point():
         return True
     wide = tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()

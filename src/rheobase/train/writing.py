@@ -1,7 +1,7 @@
-"""Checkpoints written beside the training: copied to memory of the host, then written by a thread.
+"""Write checkpoints while training continues: copy them to host memory, then let a thread write them.
 
-On a GPU the copies are queued behind the step before, into pinned memory, and nobody waits for them. The thread gets
-them when they are there. It never calls CUDA, which could spoil the capture of a graph at that moment.
+On a GPU, the copies go to pinned memory, queued behind the previous step, and training does not wait for them. The
+thread gets them when they are complete. It never calls CUDA, which could spoil a graph capture at the same moment.
 """
 
 from collections.abc import Callable
@@ -21,24 +21,24 @@ class Writer:
 
     def __init__(self, device: torch.device) -> None:
         self.on_gpu = device.type == "cuda"
-        self.memory = torch.empty(0, dtype=torch.uint8)  # for the copies, kept from checkpoint to checkpoint
+        self.memory = torch.empty(0, dtype=torch.uint8)  # for the copies; reused for every checkpoint
         self.copying: tuple[torch.cuda.Event, Callable[[], None]] | None = None
         self.threads = ThreadPoolExecutor(1)
         self.writing: Future[None] | None = None
 
     def reserve(self, *groups: Tensors) -> None:
-        """Have memory for all of `groups`: to pin it takes longer than to copy, so this is better done before."""
+        """Allocate memory for all of `groups`. Do this early: pinning memory takes longer than copying."""
         size = sum(_room(t) for group in groups for t in group.values())
         if len(self.memory) < size:
             self.memory = torch.empty(size, dtype=torch.uint8, pin_memory=self.on_gpu)
 
     @property
     def busy(self) -> bool:
-        """Whether something is not written yet."""
+        """Whether a checkpoint is not written yet."""
         return self.copying is not None or (self.writing is not None and not self.writing.done())
 
     def begin(self, tensors: dict[str, Tensors], write: Write) -> None:
-        """Let the thread `write` what `tensors` hold now, after it has written what came before."""
+        """Let the thread `write` the present content of `tensors`, after any earlier checkpoint."""
         self.wait()
         copies = self._copies(tensors)
         if self.on_gpu:
@@ -49,14 +49,14 @@ class Writer:
             self._start(write, copies)
 
     def look(self) -> None:
-        """Hand over copies that are there, and raise what went wrong in the thread; to be called now and then."""
+        """Hand complete copies to the thread, and raise its errors. Call this often."""
         if self.copying is not None and self.copying[0].query():
             self._hand_over()
         if self.writing is not None and self.writing.done():
             self.wait()
 
     def wait(self) -> None:
-        """Until everything is written."""
+        """Wait until everything is written."""
         if self.copying is not None:
             self.copying[0].synchronize()
             self._hand_over()
@@ -65,7 +65,7 @@ class Writer:
             writing.result()
 
     def close(self) -> None:
-        """Finish what was handed over; errors of it are not told, another one comes first."""
+        """Finish what the thread has. Its errors are not raised, as another error may be on its way."""
         self.threads.shutdown()
 
     def _hand_over(self) -> None:
@@ -77,7 +77,7 @@ class Writer:
         self.writing = self.threads.submit(write, copies)
 
     def _copies(self, tensors: dict[str, Tensors]) -> dict[str, Tensors]:
-        """Of all tensors, one after the other in the memory of the host."""
+        """Copy all tensors, one after the other, to host memory."""
         self.reserve(*tensors.values())
         copies: dict[str, Tensors] = {name: {} for name in tensors}
         start = 0

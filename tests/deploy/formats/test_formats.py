@@ -22,7 +22,7 @@ def test_one_new_file_adds_a_format(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert formats.names() == ["arrays", "native", "nir", "onnx"]
     network = fold(build("resnet8").eval())
     network.info.update(json.loads(INFO))
-    write(network, tmp_path / "network.npz", formats.module("arrays"), tmp_path / "run", int8=False, data=None)
+    write(network, tmp_path / "network.npz", formats.module("arrays"), tmp_path / "run", bits=None, data=None)
     found = np.load(tmp_path / "network.npz")
     about = json.loads(str(found["about"]))
     assert about["input_shape"] == [1, 8, 8]

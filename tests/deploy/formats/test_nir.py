@@ -7,7 +7,8 @@ from rheobase.deploy import nirfile
 from rheobase.deploy.agreement import agreement, record
 from rheobase.deploy.folding import fold
 from rheobase.deploy.formats import nir as rheobase_nir
-from rheobase.deploy.network import INPUT, LIF, Network, Scale
+from rheobase.deploy.network import INPUT, Network
+from rheobase.deploy.nodes import LIF, Scale
 from tests.deploy.networks import images, tiny
 
 nir = pytest.importorskip("nir", reason="the extra rheobase[nir] is not installed")
@@ -68,14 +69,14 @@ def test_portable_has_convolutions_only():
 
 def test_what_nir_cannot_express_is_named():
     nodes = {"scale": Scale(torch.ones(2), None), "neurons": LIF(torch.tensor([1.0, 0.5]), torch.ones(2))}
-    with pytest.raises(ValueError, match=r"'neurons' in NIR: neurons of which some do not leak"):
+    with pytest.raises(ValueError, match=r"'neurons' in NIR: either all neurons of a layer leak, or none"):
         rheobase_nir.to_nir(Network(nodes, {"scale": [INPUT], "neurons": ["scale"]}), SHAPE)
     nodes = {"grouped": nn.Conv2d(2, 2, 3, groups=2), "neurons": LIF(0.25, torch.ones(2))}
     with pytest.raises(ValueError, match="'grouped'"):
         rheobase_nir.to_nir(Network(nodes, {"grouped": [INPUT], "neurons": ["grouped"]}), SHAPE)
     network = fold(tiny())
     network.nodes["head_pool"].divisor_override = 3
-    with pytest.raises(ValueError, match=r"'head_pool'.*divides by 3"):
+    with pytest.raises(ValueError, match=r"'head_pool'.*cannot divide by 3"):
         rheobase_nir.to_nir(network, SHAPE)
     with pytest.raises(ValueError, match="unknown form 'other'"):
         rheobase_nir.to_nir(fold(tiny()), SHAPE, "other")

@@ -5,7 +5,8 @@ from torch import nn
 
 from rheobase.deploy.folding import fold
 from rheobase.deploy.formats import onnx as rheobase_onnx
-from rheobase.deploy.network import INPUT, LIF, Network
+from rheobase.deploy.network import INPUT, Network
+from rheobase.deploy.nodes import LIF
 from rheobase.deploy.quantize import quantize
 from tests.deploy.networks import SMALL, images, tiny, trained_like
 
@@ -170,15 +171,15 @@ def no_record(model):
     ("change", "words"),
     [
         (doubled, "its layers would take .* MiB of memory"),
-        (computed_size, "a Reshape has sizes that are no constants"),
+        (computed_size, "a Reshape has sizes that are not constants"),
         (slice_step(0), "a size of a Slice: expected a whole number from 1 to 1024, got 0"),
         (slice_step(-(2**63)), "a size of a Slice: expected a whole number from 1"),
-        (other_attribute, "has an attribute 'mode'"),
+        (other_attribute, "has an unexpected attribute 'mode'"),
         (lost_state, "not those of a deployed network"),
         (no_outputs, "not those of a deployed network"),
-        (unknown_state, "layers that it has not: nobody"),
-        (no_record, "is no record"),
-        (other_operator, "operators of others: ConstantOfShape"),
+        (unknown_state, "of unknown layers: nobody"),
+        (no_record, "is not a JSON object"),
+        (other_operator, "unknown operators: ConstantOfShape"),
         (foreign_storage, "stored in another file"),
         (huge_padding, "a size of a Pad: expected a whole number from 0 to 1024, got 1073741824"),
         (other_outputs, "not those of a deployed network"),

@@ -1,8 +1,8 @@
-"""File formats of deployed networks: one module each, and a new module is a new format. A module has
+"""File formats of deployed networks. Each module here is a format, and adding a module adds a format. A module has
 
-SUFFIX                             of its files
-write(network, path, input_shape)  for images [C, H, W] of that shape; further parameters are its own options
-load(path)                         what is in a file: a `Network`, or something that is called like one
+SUFFIX                             the suffix of its files
+write(network, path, input_shape)  writes a file for images [C, H, W]; further parameters are options of the format
+load(path)                         returns a `Network`, or an object that is called like one
 """
 
 import pkgutil
@@ -12,17 +12,17 @@ from typing import Any
 
 
 def names() -> list[str]:
-    """Of all formats; nothing is imported."""
+    """Return the names of all formats, without importing them."""
     return sorted(module.name for module in pkgutil.iter_modules(__path__))
 
 
 def module(name: str) -> Any:
-    """The module of the format of that name."""
+    """Return the module of the format with this name."""
     return import_module(f"{__name__}.{name}")
 
 
 def of_file(path: Path) -> Any:
-    """The module of the format that a file has, by its suffix."""
+    """Return the module of the format of a file, by its suffix."""
     known = {found.SUFFIX: found for found in map(module, names())}
     if path.suffix not in known:
         raise ValueError(f"{path}: expected a file that ends in {', '.join(known)}")

@@ -1,4 +1,4 @@
-"""A deployed network in one safetensors file: tensors, and the wiring as JSON in its header. Loading runs no code."""
+"""A deployed network as one safetensors file. The header holds the wiring as JSON. Loading a file runs no code."""
 
 import json
 from math import inf
@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from rheobase.deploy.convolution import convolution
-from rheobase.deploy.network import LIF, Network, Scale, linear
+from rheobase.deploy.network import Network
+from rheobase.deploy.nodes import LIF, Scale, linear
 from rheobase.deploy.pairs import LARGEST_INPUT, pair, whole
 from rheobase.deploy.quantize import in_units, int8_unit
 from rheobase.files import atomic_write, first_line, parse_json
@@ -29,13 +30,13 @@ _OPTIONS = {
 }
 _LATER: dict[str, dict[str, Any]] = {
     "LIF": {"reset": "hard", "initial": 0.0}
-}  # options that are left out where they have these values
+}  # options that a file omits if they have these values
 
 
 def save(network: Network, path: str | Path, *, int8: bool = False) -> None:
-    """Write `network` into the file `path`; with `int8`, synapses as 8-bit weights and a unit per output channel."""
+    """Write `network` to the file `path`. With `int8`, store 8-bit weights and one unit per output channel."""
     if int8 and network.integer:
-        raise ValueError("this network is quantised already: its weights are integers; save it as it is")
+        raise ValueError("this network is quantised already, so its weights are integers; save it without int8")
     nodes = [
         {
             "name": name,
@@ -62,12 +63,12 @@ def save(network: Network, path: str | Path, *, int8: bool = False) -> None:
 
 
 def write(network: Network, path: str | Path, input_shape: tuple[int, ...]) -> None:
-    """Write `network` into the file `path`; it keeps no shape of images."""
+    """Write `network` to the file `path`. The file does not store the shape of images."""
     save(network, path)
 
 
 def load(path: str | Path) -> Network:
-    """The network in the file `path`; a ValueError says what is wrong with a damaged one."""
+    """Return the network in the file `path`. A ValueError says what is wrong with a damaged file."""
     path = Path(path)
     if not path.is_file():
         raise ValueError(f"{path}: no such file")
@@ -75,12 +76,12 @@ def load(path: str | Path) -> Network:
         with safetensors.safe_open(path, "pt") as file:
             header = file.metadata() or {}
             if header.get("format") != FORMAT:
-                raise ValueError(f"its format is {header.get('format')!r}, expected {FORMAT!r}")
+                raise ValueError(f"its format is {header.get('format')!r}; expected {FORMAT!r}")
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
         return _network(header, tensors)
     except KeyError as error:
         raise ValueError(f"{path}: not a file of a deployed network, or damaged: it has no {error}") from error
-    except Exception as error:  # what is damaged makes safetensors and torch fail in many ways
+    except Exception as error:  # damaged files make safetensors and torch raise many kinds of errors
         raise ValueError(f"{path}: not a file of a deployed network, or damaged: {first_line(error)}") from error
 
 
@@ -93,17 +94,17 @@ def _network(header: dict[str, str], tensors: dict[str, Tensor]) -> Network:
             own["weight"] = _multiples(own["weight"], tensors[f"{name}.unit"])
         for key, tensor in own.items():
             if tensor is not None and not (tensor.is_floating_point() and bool(tensor.isfinite().all())):
-                raise ValueError(f"{name}.{key} holds other things than finite numbers")
+                raise ValueError(f"{name}.{key} must hold finite floating-point numbers only")
         nodes[name] = _node(node["kind"], node["options"], **own)
         inputs[name] = node["inputs"]
     input_unit, logit_unit, *more = parse_json(header["units"])
     (largest,) = more or [LARGEST_INPUT]
     for unit in (logit_unit, *([] if input_unit is None else [input_unit])):
         if type(unit) not in (int, float) or not 0 < unit < inf:
-            raise ValueError(f"its units are {input_unit} and {logit_unit}, expected numbers above 0")
+            raise ValueError(f"its units are {input_unit} and {logit_unit}; expected numbers above 0")
     info = parse_json(header["info"])
     if not isinstance(info, dict):
-        raise ValueError("what it was trained on is no record")
+        raise ValueError("its info about the training is not a JSON object")
     largest = whole(largest, 1, 2**52, "the largest input")
     return Network(
         nodes,
@@ -118,12 +119,12 @@ def _network(header: dict[str, str], tensors: dict[str, Tensor]) -> Network:
 def _multiples(weight: Tensor | None, unit: Tensor) -> Tensor:
     fits = weight is not None and weight.dtype == torch.int8 and weight.ndim > 0 and unit.shape == weight.shape[:1]
     if weight is None or not fits or not unit.is_floating_point():
-        raise ValueError("a layer has units that do not fit its weights")
+        raise ValueError("the units of a layer do not fit its weights")
     return weight * unit.view(-1, *[1] * (weight.ndim - 1))
 
 
 def _options(kind: str, node: nn.Module) -> dict[str, Any]:
-    """What is not in tensors; null is said of what is, though it may be a number."""
+    """Return the options of a node. An option that is stored as a tensor is null here."""
     later = _LATER.get(kind, {})
     found = {key: getattr(node, key) for key in (*_OPTIONS[kind], *later)}
     found = {key: None if isinstance(value, Tensor) else value for key, value in found.items()}
@@ -135,7 +136,7 @@ def _node(
 ) -> nn.Module:
     options = _LATER.get(kind, {}) | options
     if kind not in _OPTIONS or set(options) != {*_OPTIONS[kind], *_LATER.get(kind, {})}:
-        raise ValueError(f"it has a layer '{kind}' with the options {sorted(options)}")
+        raise ValueError(f"it has a layer '{kind}' with the options {sorted(options)}, which is unknown")
     dimensions = {"Conv2d": 4, "Linear": 2, "Scale": 1}.get(kind)
     if dimensions is not None and (weight is None or weight.ndim != dimensions or 0 in weight.shape):
         raise ValueError(f"a layer '{kind}' has no weights of {dimensions} dimensions")
@@ -164,11 +165,11 @@ def _node(
 
 
 def _lif(options: dict[str, Any], v_th: Tensor | None, decay: Tensor | None, initial: Tensor | None) -> LIF:
-    """Decay and initial potential are numbers among the options, or tensors."""
+    """Return the neurons. Their decay and initial potential are numbers in the options, or tensors."""
     given: dict[str, Any] = {"decay": decay, "initial": initial}
     for name, tensor in given.items():
         if (tensor is None) == (options[name] is None):
-            raise ValueError(f"a layer 'LIF' has no {name}, or two")
+            raise ValueError(f"a layer 'LIF' needs its {name} either as a number or as a tensor")
         given[name] = float(options[name]) if tensor is None else tensor
     if not bool(torch.as_tensor(given["initial"]).isfinite().all()):
         raise ValueError("a layer 'LIF' has an initial potential that is not finite")

@@ -1,17 +1,18 @@
-"""NIR files (neuroir.org) of a deployed network, built node by node, and back.
+"""NIR files (neuroir.org): write a deployed network node by node, and read one.
 
-The neuron u[t] = decay * u[t-1] * (1 - s[t-1]) + x[t] is NIR's LIF stepped by forward Euler with this dt:
+The neuron u[t] = decay * u[t-1] * (1 - s[t-1]) + x[t] is NIR's LIF, integrated by forward Euler with this dt:
 
     form        tau               r                v_threshold           v_leak, v_reset
     canonical   dt / (1 - decay)  1 / (1 - decay)  v_th                  0
     portable    dt / (1 - decay)  1                (1 - decay) * v_th    0
 
-Without a leak (decay 1) it is NIR's IF, in both forms with r = 1 / dt and v_threshold = v_th. Canonical keeps the
-layers as they are; portable serves importers that ignore r or know few layers: it has convolutions only. What a node
-sums are several edges into it. Shapes carry no batch and no time.
+Without a leak (decay 1), the neuron is NIR's IF, in both forms with r = 1 / dt and v_threshold = v_th. The canonical
+form keeps the layers as they are. The portable form is for importers that ignore r or support few layers: it consists
+of convolutions and neurons. A node that sums several outputs has several incoming edges. Shapes do not include batch
+and time.
 
-NIR's neurons reset to a value and start at 0, so a soft reset and an initial potential cannot be written. The simulator
-knows both, and so does `to_graph`.
+NIR's neurons reset to a value and start at 0, so a NIR file cannot express a soft reset or an initial potential. The
+simulator and `to_graph` support both.
 """
 
 import json
@@ -26,21 +27,22 @@ from torch import Tensor, nn
 from rheobase.deploy import nirfile
 from rheobase.deploy.convolution import convolution
 from rheobase.deploy.lower import Shape, diagonal, lower, node_shapes
-from rheobase.deploy.network import INPUT, LIF, OUTPUT, Network, Scale, linear
+from rheobase.deploy.network import INPUT, OUTPUT, Network
+from rheobase.deploy.nodes import LIF, Scale, linear
 from rheobase.deploy.pairs import LARGEST_INPUT
 from rheobase.extras import need
 from rheobase.files import atomic_write, parse_json
 
 SUFFIX = ".nir"
-DT = 1e-4  # snnTorch assumes this one
+DT = 1e-4  # snnTorch assumes this value
 FORMS = ("canonical", "portable")
 
 
 def to_nir(network: Network, input_shape: Shape, form: str = "canonical") -> Any:
-    """The NIRGraph of `network` for images [C, H, W] of this shape."""
+    """Return `network` as a NIRGraph for images [C, H, W] of this shape."""
     nir = _package()
     if OUTPUT in network.nodes:
-        raise ValueError(f"cannot express '{OUTPUT}' in NIR: the name is that of the graph's own output")
+        raise ValueError(f"cannot express '{OUTPUT}' in NIR: this is the name of the graph's output")
     graph = to_graph(network, input_shape, form)
     nodes: dict[str, Any] = {}
     for name, node in graph.nodes.items():
@@ -49,8 +51,8 @@ def to_nir(network: Network, input_shape: Shape, form: str = "canonical") -> Any
         for key, what in (("v_lowered", "a soft reset"), ("v_initial", "an initial potential")):
             if key in values:
                 raise ValueError(
-                    f"cannot express '{name}' in NIR, whose neurons know no {what.partition(' ')[2]}; export to onnx "
-                    f"or native, which have {what}"
+                    f"cannot express '{name}' in NIR, whose neurons cannot have {what}; export to onnx or native, "
+                    "which can express it"
                 )
         if node.kind == "Input":
             nodes[name] = nir.Input({"input": np.array(node.shape)})
@@ -76,8 +78,10 @@ def to_nir(network: Network, input_shape: Shape, form: str = "canonical") -> Any
 
 
 def to_graph(network: Network, input_shape: Shape, form: str = "canonical") -> nirfile.Graph:
-    """What the simulator runs: the nodes of a NIR file, and beyond that `v_lowered` of neurons with a soft reset, by
-    which a spike lowers their potential, and `v_initial`."""
+    """Return `network` as the simulator runs it: the nodes of a NIR file, with two values that NIR does not have.
+
+    These are `v_lowered`, by which a spike lowers the potential in a soft reset, and `v_initial`.
+    """
     if form not in FORMS:
         raise ValueError(f"unknown form '{form}'; choose one of {', '.join(FORMS)}")
     metadata: dict[str, Any] = {
@@ -88,7 +92,7 @@ def to_graph(network: Network, input_shape: Shape, form: str = "canonical") -> n
     }
     if network.integer:
         if form != "canonical":
-            raise ValueError("a quantised network counts in its own units; export it in the canonical form")
+            raise ValueError("a quantised network has its own units; export it in the canonical form")
         bits = {node.fraction_bits for node in network.nodes.values() if isinstance(node, LIF)}
         metadata |= {
             "fraction_bits": bits.pop(),
@@ -118,14 +122,14 @@ def write(network: Network, path: str | Path, input_shape: Shape, form: str = "c
 
 
 def load(path: str | Path) -> Network:
-    """The network in a NIR file of either form, of other origin too as long as its neurons are ours."""
+    """Return the network in a NIR file of either form. Files of other tools work if their neurons are like ours."""
     return from_graph(nirfile.read(path), str(path))
 
 
 def from_graph(graph: nirfile.Graph, origin: str) -> Network:
-    """The network of a NIR graph, which comes from the file `origin`."""
+    """Return the network of a NIR graph that was read from the file `origin`."""
     if "dt" not in graph.metadata:
-        raise ValueError(f"{origin}: its metadata do not state dt, so its neurons have no discrete time")
+        raise ValueError(f"{origin}: its metadata do not state dt, so the timestep of its neurons is unknown")
     (inlet, _), *inner, _ = graph.nodes.items()
     nodes, inputs = {}, {}
     for name, node in inner:
@@ -140,17 +144,17 @@ def from_graph(graph: nirfile.Graph, origin: str) -> Network:
         largest = int(metadata.get("input_largest", LARGEST_INPUT))
         info = parse_json(metadata.get("info", "{}"))
         if not isinstance(info, dict):
-            raise ValueError("what it was trained on is no record")
+            raise ValueError("its info about the training is not a JSON object")
         return Network(nodes, inputs, input_largest=largest, info=info, **units).eval()
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{origin}: {error}") from error
 
 
 def _values(node: nn.Module, shape_in: Shape, shape: Shape, form: str) -> tuple[str, nirfile.Values]:
-    """The kind and the arrays of a node of NIR."""
+    """Return the kind and the arrays of a NIR node."""
     if isinstance(node, Scale):
         if len(shape) != 3:
-            raise ValueError("a scale of a layer without height and width")
+            raise ValueError("it scales a layer without height and width")
         node = diagonal(node)
     if isinstance(node, nn.Conv2d | nn.Linear):
         weight = _numpy(node.weight)
@@ -158,12 +162,12 @@ def _values(node: nn.Module, shape_in: Shape, shape: Shape, form: str) -> tuple[
         if isinstance(node, nn.Linear):
             return "Affine", {"weight": weight, "bias": bias}
         if node.groups != 1 or set(node.dilation) != {1}:
-            raise ValueError("a convolution in groups, or dilated")
+            raise ValueError("a convolution cannot have groups or dilation")
         window = {"stride": np.array(node.stride), "padding": np.array(node.padding)}
         return "Conv2d", {"weight": weight, "bias": bias, **window}
     if isinstance(node, nn.AvgPool2d):
         if node.divisor_override not in (None, 1):
-            raise ValueError(f"a pooling that divides by {node.divisor_override}")
+            raise ValueError(f"a pool cannot divide by {node.divisor_override}")
         names = ("kernel_size", "stride", "padding")
         pool = {key: np.broadcast_to(getattr(node, key), 2).copy() for key in names}
         return "SumPool2d" if node.divisor_override == 1 else "AvgPool2d", pool
@@ -190,7 +194,7 @@ def _neurons(lif: LIF, shape: Shape, form: str) -> tuple[str, nirfile.Values]:
         kind, scale = "LIF", np.ones(shape) if form == "canonical" else leak
         values |= {"tau": DT / leak, "r": scale / leak, "v_leak": 0 * v_th}
     else:
-        raise ValueError("neurons of which some do not leak (decay 1) and others do")
+        raise ValueError("either all neurons of a layer leak, or none (decay 1)")
     values["v_threshold"] = scale * v_th
     if lif.reset == "soft":
         one = 1.0 if lif.fraction_bits is None else 2.0**lif.fraction_bits
@@ -219,7 +223,7 @@ def _lif(node: nirfile.Node, graph: nirfile.Graph) -> LIF:
     values, dt = node.values, float(graph.metadata["dt"])
     leaks = node.kind == "LIF"
     gain = dt / values["tau"] if leaks else np.zeros(node.shape)
-    scale = (gain if leaks else dt) * values["r"]  # the current's share of the potential: ours is 1
+    scale = (gain if leaks else dt) * values["r"]  # factor of the current; ours is 1
     at_rest = not (leaks and values["v_leak"].any()) and not values["v_reset"].any()
     if not at_rest or not ((scale > 1e-30) & (scale < 1e30)).all():
         raise ValueError("expected neurons with r > 0, and v_leak and v_reset of 0")
@@ -228,7 +232,7 @@ def _lif(node: nirfile.Node, graph: nirfile.Graph) -> LIF:
         raise ValueError("expected one threshold and one tau per channel, and tau of at least dt")
     bits = graph.metadata.get("fraction_bits")
     decays = decay[:, 0]
-    if bits is not None:  # exact numbers behind the rounding of tau and r
+    if bits is not None:  # recover the exact numbers from the rounded tau and r
         one = 2 ** int(bits)
         decays, v_th = np.rint(decays * one) / one, values["v_threshold"].reshape(v_th.shape)
     one_for_all = np.ptp(decays) <= 1e-12
@@ -240,7 +244,7 @@ def _lif(node: nirfile.Node, graph: nirfile.Graph) -> LIF:
 
 
 def _fits_int8(weight: np.ndarray) -> bool:
-    """Identity scales of a quantised network are wider."""
+    """Return whether weights fit into 8 bits. Those of identity shortcuts are wider."""
     return np.array_equal(weight, np.rint(weight).clip(-128, 127))
 
 

@@ -1,12 +1,12 @@
-"""ONNX files of a deployed network, built node by node: one timestep, with the state as inputs and outputs.
+"""ONNX files: write one timestep of a deployed network node by node, with the state as inputs and outputs.
 
     inputs:  input [N, C, H, W] and the potential `<layer>_v` of every layer of neurons
     outputs: logits [N, K] and the potentials `<layer>_v_next`
 
-At the start potentials are 0, but for layers that the property `initial` names: JSON, one number for each channel.
+Potentials start at 0, except in the layers that the property `initial` lists (JSON, one number per channel).
 
-One file serves every number of timesteps, and streams. ONNX Runtime has no convolution in double precision on CPUs, so
-a float64 network writes its convolutions as slices and a matrix product; float32 uses the operator.
+One file works for any number of timesteps, and for streams. ONNX Runtime has no double-precision convolution on CPUs,
+so convolutions of a float64 network are written as slices and a matrix product. Float32 uses the operator.
 """
 
 import json
@@ -20,7 +20,8 @@ from torch import Tensor, nn
 
 from rheobase import limits
 from rheobase.deploy.lower import Shape, node_shapes
-from rheobase.deploy.network import INPUT, LIF, Network, Scale
+from rheobase.deploy.network import INPUT, Network
+from rheobase.deploy.nodes import LIF, Scale
 from rheobase.extras import need
 from rheobase.files import atomic_write, first_line, parse_json, read_plain
 from rheobase.functional import check_sequence
@@ -30,9 +31,9 @@ OPSET = 18
 IR_VERSION = 10  # readable by every ONNX Runtime since 1.18
 LOGITS = "logits"
 LARGEST_SIZE, LARGEST_PADDING = 2**20, 2**10
-VALUE = 8  # bytes of memory at most
+VALUE = 8  # most bytes of memory per value
 _WINDOW = (1, LARGEST_PADDING)
-# Every operator that `write` uses: its attributes, and the least and largest number in them.
+# Every operator that `write` uses, with its attributes and their smallest and largest values.
 OPERATORS: dict[str, dict[str, tuple[int, int]]] = {
     "Cast": {"to": (1, 11)},
     "Concat": {"axis": (1, 1)},
@@ -43,7 +44,7 @@ OPERATORS: dict[str, dict[str, tuple[int, int]]] = {
     **{name: {} for name in ("Add", "Clip", "Div", "Floor", "Greater", "MatMul", "Mul", "Pad")},
     **{name: {} for name in ("Reshape", "Round", "Slice", "Sub", "Where")},
 }
-# Inputs that are sizes, by their place, and the bounds of those.
+# The inputs of operators that are sizes, by position, with their bounds.
 PLACES = {
     "Pad": {1: (0, LARGEST_PADDING)},
     "ReduceMean": {1: (1, 4)},
@@ -61,7 +62,7 @@ def write(network: Network, path: str | Path, input_shape: Shape) -> None:
 
 
 def to_onnx(network: Network, input_shape: Shape) -> Any:
-    """The ONNX model of one timestep of `network`."""
+    """Return one timestep of `network` as an ONNX model."""
     onnx = _package("onnx")
     graph = _Graph(next(network.parameters()).dtype)
     shapes = node_shapes(network, input_shape)
@@ -90,14 +91,14 @@ def to_onnx(network: Network, input_shape: Shape) -> Any:
 
 
 def _initial(network: Network) -> dict[str, list[float]]:
-    """Potentials at the start, of every channel of the layers in which one is not 0."""
+    """Return the initial potentials of all channels, for the layers in which one is not 0."""
     layers = {name: node for name, node in network.nodes.items() if isinstance(node, LIF)}
     found = {name: (torch.zeros_like(lif.v_th) + lif.initial).tolist() for name, lif in layers.items()}
     return {f"{name}_v": values for name, values in found.items() if any(values)}
 
 
 def load(path: str | Path) -> "Session":
-    """The network in an ONNX file, to be called; it does not show its spikes."""
+    """Return the network in an ONNX file, ready to be called. It does not show its spikes."""
     return Session(path)
 
 
@@ -116,26 +117,26 @@ class Session:
             stated = self.session.get_modelmeta().custom_metadata_map
             self.info, self.integer = parse_json(stated.get("info", "{}")), stated.get("integer") == "true"
             if not isinstance(self.info, dict):
-                raise ValueError("what it was trained on is no record")
+                raise ValueError("its info about the training is not a JSON object")
             first, *states = self.session.get_inputs()
             self.input_shape, self.classes = tuple(first.shape[1:]), int(self.session.get_outputs()[0].shape[1])
             self.dtype = np.float64 if first.type == "tensor(double)" else np.float32
             initial = parse_json(stated.get("initial", "{}"))
             self.start = {s.name: self._start(s.shape[1:], initial.pop(s.name, 0.0)) for s in states}
             if initial:
-                raise ValueError(f"it states potentials of layers that it has not: {', '.join(initial)}")
-        except Exception as error:  # ONNX Runtime has many kinds of errors
+                raise ValueError(f"it states initial potentials of unknown layers: {', '.join(initial)}")
+        except Exception as error:  # ONNX Runtime raises many kinds of errors
             what = f"not an ONNX file of a deployed network, or damaged: {first_line(error)}"
             raise ValueError(f"{path}: {what}") from error
 
     def outputs_of(self, shape: Shape) -> int:
-        """How many logits there are for an image [C, H, W]; it must have the shape that the file is for."""
+        """Return the number of logits for an image [C, H, W]. Raise a ValueError if the file is for other shapes."""
         if shape != self.input_shape:
             raise ValueError(f"{self.path}: expected images of {list(self.input_shape)}, got {list(shape)}")
         return self.classes
 
     def _start(self, shape: list[int], values: Any) -> np.ndarray:
-        """The potentials of a layer at the start, for a number or one per channel."""
+        """Return the initial potentials of a layer, given as one number or one per channel."""
         column = np.asarray(values, self.dtype).reshape(-1, *[1] * (len(shape) - 1))
         return np.broadcast_to(column, shape)
 
@@ -157,11 +158,11 @@ class Session:
         try:
             return self.session.run(None, inputs)
         except Exception as error:
-            raise ValueError(f"{self.path}: it cannot be run: {first_line(error)}") from error
+            raise ValueError(f"{self.path}: ONNX Runtime cannot run it: {first_line(error)}") from error
 
 
 def _check_is_ours(model: Any, size: int) -> None:
-    """Raise a ValueError for operators, storage or sizes that `write` does not use: a file is not trusted."""
+    """Raise a ValueError for operators, storage or sizes that `write` does not use. Files are not trusted."""
     graph = model.graph
     if not graph.input or not graph.output or [graph.input[0].name, graph.output[0].name] != [INPUT, LOGITS]:
         raise ValueError("its inputs and outputs are not those of a deployed network")
@@ -169,7 +170,7 @@ def _check_is_ours(model: Any, size: int) -> None:
         raise ValueError("its inputs and outputs are not those of a deployed network")
     foreign = {node.op_type for node in graph.node} - OPERATORS.keys()
     if foreign or model.functions or any(node.domain for node in graph.node):
-        raise ValueError(f"it uses operators of others: {', '.join(sorted(foreign))}")
+        raise ValueError(f"it uses unknown operators: {', '.join(sorted(foreign))}")
     if graph.sparse_initializer:
         raise ValueError("it has sparse tensors")
     for tensor in graph.initializer:
@@ -180,7 +181,7 @@ def _check_is_ours(model: Any, size: int) -> None:
 
 
 def _check_numbers(graph: Any) -> None:
-    """Sizes are constants within bounds: a library that divides by a stride of 0 ends the program."""
+    """Raise a ValueError unless all sizes are constants within bounds. Dividing by a stride of 0 ends the process."""
     onnx = _package("onnx")
     constants = {tensor.name: tensor for tensor in graph.initializer}
     if any(value.name in constants for value in graph.input):
@@ -191,12 +192,12 @@ def _check_numbers(graph: Any) -> None:
             numbers = [*attribute.ints, *([attribute.i] if attribute.type == attribute.INT else [])]
             kinds = (attribute.INT, attribute.INTS)
             if bounds is None or attribute.type not in kinds or attribute.ref_attr_name:
-                raise ValueError(f"a {node.op_type} has an attribute '{attribute.name}'")
+                raise ValueError(f"a {node.op_type} has an unexpected attribute '{attribute.name}'")
             _check_bounds(f"{attribute.name} of a {node.op_type}", numbers, *bounds)
         for place, bounds in PLACES.get(node.op_type, {}).items():
             name = node.input[place] if place < len(node.input) else ""
             if name not in constants or constants[name].data_type != onnx.TensorProto.INT64:
-                raise ValueError(f"a {node.op_type} has sizes that are no constants")
+                raise ValueError(f"a {node.op_type} has sizes that are not constants")
             numbers = onnx.numpy_helper.to_array(constants[name]).ravel().tolist()
             _check_bounds(f"a size of a {node.op_type}", numbers, *bounds)
 
@@ -208,7 +209,7 @@ def _check_bounds(what: str, numbers: list[int], least: int, largest: int) -> No
 
 
 def _values(model: Any) -> int:
-    """How many values all nodes have for one image, worked out without running any."""
+    """Return the number of values of all nodes for one image, worked out without running them."""
     onnx = _package("onnx")
     one = onnx.ModelProto()
     one.CopyFrom(model)
@@ -217,7 +218,7 @@ def _values(model: Any) -> int:
         if not dimensions:
             raise ValueError(f"'{value.name}' has no shape")
         dimensions[0].dim_value = 1
-    del one.graph.value_info[:]  # which a file may state, wrongly
+    del one.graph.value_info[:]  # a file may state it wrongly
     inferred = onnx.shape_inference.infer_shapes(one, check_type=True, strict_mode=True, data_prop=True).graph
     shapes = {
         value.name: [dimension.dim_value for dimension in value.type.tensor_type.shape.dim]
@@ -226,7 +227,7 @@ def _values(model: Any) -> int:
     names = [value.name for value in inferred.input] + [name for node in inferred.node for name in node.output]
     for name in names:
         if name not in shapes or not all(n > 0 for n in shapes[name]):
-            raise ValueError(f"the shape of '{name}' is not known")
+            raise ValueError(f"the shape of '{name}' is unknown")
     return sum(prod(shapes[name]) for name in names)
 
 
@@ -312,7 +313,7 @@ class _Graph:
             }
             return self.add("Conv", *inputs, **options)
         if conv.groups != 1 or set(conv.dilation) != {1}:
-            raise ValueError(f"cannot express '{name}' in float64 ONNX: a convolution in groups or dilated")
+            raise ValueError(f"cannot express '{name}' in float64 ONNX: a convolution cannot have groups or dilation")
         columns = self.windows(x, conv.kernel_size, conv.stride, conv.padding, shape)  # [N, kh*kw*C, H*W]
         matrix = weight.transpose(0, 2, 3, 1).reshape(len(weight), -1)
         y = self.add("Add", self.add("MatMul", self.constant(matrix), columns), self.constant(bias[:, None]))
@@ -326,7 +327,7 @@ class _Graph:
         return self.add("Div", total, self.constant(pool.divisor_override or kernel.prod()))
 
     def windows(self, x: str, kernel: Any, stride: Any, padding: Any, shape: Shape) -> str:
-        """What every place in a sliding window sees: [N, kh * kw * C, H * W]."""
+        """Return the input at every position of a sliding window: [N, kh * kw * C, H * W]."""
         pads = [0, 0, *padding, 0, 0, *padding]
         padded = self.add("Pad", x, self.constant(pads, np.int64))
         seen = []
@@ -341,7 +342,7 @@ class _Graph:
 
 
 def _column(value: float | Tensor, shape: Shape) -> np.ndarray:
-    """A number, or one per channel, shaped to meet [N, *shape]."""
+    """Return a number, or one per channel, in a shape that broadcasts with [N, *shape]."""
     return np.asarray(value.numpy(force=True) if isinstance(value, Tensor) else [value]).reshape(
         -1, *[1] * (len(shape) - 1)
     )

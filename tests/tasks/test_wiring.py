@@ -5,12 +5,12 @@ import torch
 from rheobase.deploy import fold
 from rheobase.models.blocks import MSBlock, PooledHead, SEWBlock
 from rheobase.report import svg
-from rheobase.tasks.inspect import _graph
+from rheobase.tasks.wiring import wiring
 from tests.deploy.networks import styled
 
 
 def routes(block: type, head: type = PooledHead) -> dict[str, list[tuple[str, str]]]:
-    graph = _graph(fold(styled(block, head)).float(), torch.randn(1, 2, 8, 8), 2)
+    graph = wiring(fold(styled(block, head)).float(), torch.randn(1, 2, 8, 8), 2)
     assert svg.network(graph, {}).count("edge") == sum(len(node["routes"]) for node in graph)
     return {node["name"]: [(r["source"], r["kind"]) for r in node["routes"]] for node in graph}
 

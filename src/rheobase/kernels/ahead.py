@@ -1,0 +1,35 @@
+"""The kernels of somas, compiled before their first use. Only for a GPU: it imports Triton."""
+
+from collections.abc import Iterable
+from math import inf
+
+import torch
+
+from rheobase.kernels import triton as launchers
+from rheobase.kernels.fused import Neurons, Received
+from rheobase.kernels.launching import compiled_ahead
+
+
+def compile_training(calls: Iterable[Received]) -> None:
+    """Compile the kernels of both directions for all these calls, on the current GPU."""
+    with compiled_ahead():
+        for call in dict.fromkeys(calls):
+            _launch_all(call)
+
+
+def _launch_all(call: Received) -> None:
+    xs = [torch.empty_strided(shape, stride, dtype=dtype, device="meta") for shape, stride, dtype in call.xs]
+    x, n = xs[0], len(xs)
+    vectors = x.new_empty(n, x.shape[2], dtype=torch.promote_types(x.dtype, torch.float32))
+    decays = vectors[0] if call.learns_decay else None
+    neurons = Neurons(vectors, vectors, vectors, vectors, decays, call.constants)
+    count = inf
+    if call.normalises:
+        found = launchers.statistics(xs)
+        count = x.numel() / x.shape[2]
+        if call.members is not None:
+            launchers.join(found.expand(call.members, -1, -1))
+            count = 1.0
+    grad = launchers.forward(xs, neurons)
+    sums = launchers.backward_sums(grad, xs, neurons)
+    launchers.backward_inputs(grad, xs, neurons, sums[: 1 + n], count, ())
