@@ -35,6 +35,7 @@ from rheobase.data.files import Files
 from rheobase.recipes import Recipe
 from rheobase.train import plan
 from rheobase.train.capture import capture
+from rheobase.train.heap import keep_freed_memory
 from rheobase.train.optimizers import make_optimizer
 from rheobase.train.record import write_result
 from rheobase.train.runs import network_for
@@ -81,6 +82,11 @@ def on_the_device(data: Dataset, images: int) -> Dataset:
     return replace(data, train=Split(decoded, torch.arange(images) % CLASSES))
 
 
+def keep_memory(worker: int) -> None:
+    """In a process of torch's loader, where every image would otherwise cost hundreds of page faults."""
+    keep_freed_memory()
+
+
 class Decoded(TorchDataset[Tensor]):
     """The pixels [H, W, 3] of an image, indexed by requests."""
 
@@ -105,7 +111,8 @@ def _loader(images: Any, device: torch.device, **options: Any) -> "DataLoader[An
 def decoding_epoch(files: Files, feed: Feed, device: torch.device) -> Callable[[], Iterable[Tensor]]:
     """Return an epoch of batches as our feed makes them, but decoded by torch's DataLoader."""
     batches, u = requests(files, feed.recipe.batch_size)
-    loader = _loader(Decoded(), device, batch_sampler=batches, multiprocessing_context="forkserver")
+    options = {"multiprocessing_context": "forkserver", "worker_init_fn": keep_memory}
+    loader = _loader(Decoded(), device, batch_sampler=batches, **options)
     numbers = u.to(device).split(feed.recipe.batch_size)
 
     def epoch() -> Iterator[Tensor]:

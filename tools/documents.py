@@ -175,11 +175,13 @@ def checkpoints() -> str:
     rows = []
     for name, found in read("checkpoint-nvidia-h200")["results"]["cuda"].items():
         stalls, written = found["stall_seconds"], statistics.median(found["written_seconds"])
-        times = (found["step_seconds"], statistics.median(stalls), max(stalls))
+        drags = found["drag_seconds"]
+        times = (found["step_seconds"], statistics.median(stalls), max(stalls), statistics.median(drags), max(drags))
         cells = (f"{1e3 * seconds:.1f}" for seconds in times)
         size = f"{found['checkpoint_bytes'] / 1e6:.0f}"
         rows.append((_network(name), str(found["batch"]), size, *cells, f"{written:.2f}"))
-    return table(("network", "images", "MB", "step, ms", "stop, ms", "longest stop, ms", "written after, s"), rows)
+    stops = ("stop, ms", "longest", "all until written, ms", "longest")
+    return table(("network", "images", "MB", "step, ms", *stops, "written after, s"), rows)
 
 
 def _network(name: str) -> str:

@@ -153,6 +153,10 @@ def test_an_unfinished_pack_leaves_no_data_set(folder: Path, tmp_path: Path) -> 
         shards.pack(listings(folder), tmp_path / "out")
 
 
+def test_who_may_read_the_shards_may_read_the_index(packed: Path) -> None:
+    assert len({path.stat().st_mode for path in packed.iterdir()}) == 1
+
+
 def test_command(folder: Path, tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["pack", str(folder), "--out", str(tmp_path / "out")])
     assert result.exit_code == 0, result.output

@@ -44,9 +44,10 @@ def test_the_model_of_scale_against_measurements(monkeypatch: pytest.MonkeyPatch
 
 def test_the_stop_for_a_checkpoint_is_the_median_and_the_longest(monkeypatch: pytest.MonkeyPatch) -> None:
     found = {"batch": 8, "step_seconds": 0.03, "checkpoint_bytes": 176_400_000}
-    found |= {"stall_seconds": [0.009, 0.001, 0.002], "written_seconds": [0.5, 0.25, 3.0]}
+    found |= {"stall_seconds": [0.009, 0.001, 0.002], "drag_seconds": [-0.001, 0.003, 0.02]}
+    found |= {"written_seconds": [0.5, 0.25, 3.0]}
     monkeypatch.setattr(documents, "read", lambda name: {"results": {"cuda": {"resnet50": found}, "cpu": {}}})
-    assert cells(documents.checkpoints()) == [["ResNet-50", "8", "176", "30.0", "2.0", "9.0", "0.50"]]
+    assert cells(documents.checkpoints()) == [["ResNet-50", "8", "176", "30.0", "2.0", "9.0", "3.0", "20.0", "0.50"]]
 
 
 def point(t: int, accuracy: float, **more: Any) -> dict[str, Any]:

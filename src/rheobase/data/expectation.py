@@ -22,8 +22,8 @@ def expecting(
 ) -> Callable[[AnyLoader], AnyLoader]:
     """Decorate a loader with what its data will look like.
 
-    `classes` are names, or a number. `size` and `timesteps` are defaults. `images` is the number of training images, if
-    it is always the same.
+    `classes` are names, or a number. `size` and `timesteps` are defaults. `images` is the number of training images,
+    if there is an official one.
     """
 
     def note(loader: AnyLoader) -> AnyLoader:

@@ -16,7 +16,7 @@ import torch
 from rich.console import Console
 from rich.progress import Progress
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
 from rheobase.data.archives import Member, Place, Writer, name_of, read
@@ -117,7 +117,7 @@ def write_index(path: Path, found: Listings, *, held_out: int = 0) -> None:
     relative = [_relative(Path(archive), path.parent) for archive in archives]
     about = {"about": dumps({"version": VERSION, "classes": classes, "archives": relative, "held_out": held_out})}
     with atomic_write(path) as part:
-        save_file(tensors, part, about)
+        part.write_bytes(save(tensors, about))  # not save_file, whose files nobody else may read
 
 
 def _relative(archive: Path, folder: Path) -> str:

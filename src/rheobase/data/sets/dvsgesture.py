@@ -27,7 +27,7 @@ Clip = tuple[int, int, int]  # label, start and end in microseconds
 
 
 @dataset
-@expecting(classes=CLASSES, channels=2, size=32, timesteps=40)
+@expecting(classes=CLASSES, channels=2, size=32, timesteps=40, images=1176)
 def dvsgesture(path: Path, *, size: int = 0, timesteps: int = 0, **slicing: Option) -> EventDataset:
     """Load DVS-Gesture as in the paper: 40 slices of 30 ms from the labelled start, 32 x 32."""
     cut = Slicing(window=30_000, timesteps=40, size=32).changed(size=size, timesteps=timesteps, **slicing)

@@ -24,7 +24,7 @@ CLASSES = tuple("0123456789")
 
 
 @dataset
-@expecting(classes=CLASSES, channels=2, size=34, timesteps=6)
+@expecting(classes=CLASSES, channels=2, size=34, timesteps=6, images=60_000)
 def nmnist(path: Path, *, size: int = 0, timesteps: int = 0, **slicing: Option) -> EventDataset:
     """Load N-MNIST: 6 slices of 50 ms at full size, two for each of the three movements of the camera."""
     cut = Slicing(window=50_000, timesteps=6, size=34).changed(size=size, timesteps=timesteps, **slicing)
