@@ -106,7 +106,6 @@ def test_later_commands_know_where_the_data_are(
         ("verify", trained / "folded.safetensors", trained),
         ("report", trained),
         ("analyze", trained, "--images", 4),
-        ("train", "--resume", trained),
     ):
         code, out, err = rheobase(*words)
         assert code == 0, f"{words}: {err}"
@@ -118,6 +117,9 @@ def test_later_commands_know_where_the_data_are(
     code, out, err = rheobase(*again, "--out", "again")
     assert code == 0, err
     assert Run(Path("again")).recipe == Run(trained).recipe
+    (further,) = commands(rheobase("train", "--resume", trained)[1])  # it is finished
+    assert rheobase(*further, "--out", "further")[0] == 0
+    assert Run(Path("further")).start is not None
     monkeypatch.chdir(trained)  # the place is absolute
     assert rheobase("eval", ".")[0] == 0
 

@@ -226,7 +226,7 @@ def _fine_tuning(run: "Run", data: Path | None) -> tuple[str, str]:
     from rheobase import recipes
 
     name, *kept = recipes.words(run.recipe)  # settings of the neuron must be the same
-    return command_line("train", name, "--from", run.folder, *kept, data=data), "fine-tune it"
+    return command_line("train", name, "--from", run.folder, *kept, data=data or run.place("data")), "fine-tune it"
 
 
 def _fit_several(
