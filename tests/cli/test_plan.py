@@ -55,6 +55,7 @@ def test_a_cpu_is_timed_for_itself_only(here: Here) -> None:
     assert alone["step"] > 0
     assert many is None
     assert ", measured: about " in here(*SMALL)[1]
+    assert " per step of 1438 images, " in here(*SMALL, "--set=batch_size=5000")[1]  # a small set is one batch
 
 
 def test_the_table_shows_every_setting_and_says_where_it_comes_from(here: Here) -> None:

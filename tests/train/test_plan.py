@@ -155,6 +155,21 @@ def test_times_add_up_to_the_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (unknown.step, unknown.epoch, unknown.recipe) == (8.0, None, None)
 
 
+@pytest.mark.parametrize(("slow", "timed"), [(0.001, [2, 2, 100]), (0.6, [2, 2, 16, 16]), (5.0, [2, 2, 2])])
+def test_a_step_is_timed_with_enough_images(monkeypatch: pytest.MonkeyPatch, slow: float, timed: list[int]) -> None:
+    """A step with few images takes longer per image than one with many."""
+    sizes: list[int] = []
+
+    def run(images: int) -> float:
+        sizes.append(images)
+        return images * (slow if images < plan.TIMED_IMAGES else slow / 3)
+
+    monkeypatch.setattr(plan, "_timed_step", lambda *_: run)
+    found = plan.step_seconds(recipe("batch_size=100"), expected("digits"), plan.CPU)
+    assert sizes == timed
+    assert found == pytest.approx(100 * slow / (3 if timed[-1] >= plan.TIMED_IMAGES else 1))
+
+
 @pytest.mark.parametrize("name", ["demo", "digits_dvs"])
 def test_a_timed_step_leaves_no_trace(name: str) -> None:
     chosen = recipes.get(name).changed(["batch_size=6", "average=0.9"])

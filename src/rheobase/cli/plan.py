@@ -105,7 +105,8 @@ def plan(
     console.print(rows, soft_wrap=False)
     console.print(f"{plan.RESERVED_GIB:g} GiB is reserved for CUDA itself.")
     if timed:
-        console.print(f"{device_name(where)}{_timed(chosen, times)}")
+        images = min(chosen.batch_size, info.images or chosen.batch_size)  # a small set is one batch
+        console.print(f"{device_name(where)}{_timed(chosen, times, images)}")
     (largest,) = (mode["largest_batch"] for mode in modes if mode["memory"] == chosen.memory)
     _print_forecast(chosen, forecast, device_name(where), largest)
 
@@ -122,12 +123,12 @@ def _times(recipe: "Recipe", info: "DataInfo", device: "torch.device") -> "Times
         return None
 
 
-def _timed(recipe: "Recipe", found: "Times | None") -> str:
+def _timed(recipe: "Recipe", found: "Times | None", images: int) -> str:
     from rheobase.train.plan import duration
 
     if found is None:
-        return f": a step of {recipe.batch_size} images does not fit in its memory"
-    parts = [f"{duration(found.step)} per step of {recipe.batch_size} images"]
+        return f": a step of {images} images does not fit in its memory"
+    parts = [f"{duration(found.step)} per step of {images} images"]
     if found.epoch is not None and found.recipe is not None:
         parts += [f"{duration(found.epoch)} per epoch", f"{duration(found.recipe)} for the {recipe.epochs} epochs"]
     else:

@@ -33,6 +33,8 @@ WORKSPACE = 240 * 2**20  # of cuDNN and cuBLAS: steps took 50 to 360 MiB on an H
 CPU = torch.device("cpu")
 BLOCK = 512  # bytes; the CUDA allocator rounds up to multiples of this
 TIMED_SECONDS = 1.0  # duration of the timed step on a CPU, which sets its number of images
+TIMED_IMAGES = 16  # better so many: with fewer, convolutions take longer per image (`kernels.winograd`)
+LONGEST = 20  # times the seconds, that these may take
 TIMED_STEPS = 5  # on a GPU
 
 
@@ -126,7 +128,8 @@ def step_seconds(recipe: Recipe, data: DataInfo, device: torch.device, *, second
     """Measure the seconds of one training step of the recipe's batch on `device`, with noise as images.
 
     A GPU runs the captured step. On a CPU, a large batch may take minutes. So the step is timed with fewer images, at
-    least two, that take about this many `seconds`, and scaled.
+    least two, that take about this many `seconds`, and scaled. Where few images take that long, there are more of them,
+    because a step with few images takes longer per image.
     """
     with torch.random.fork_rng(), cudnn_for(recipe):
         run = _timed_step(recipe, data, device)
@@ -138,6 +141,10 @@ def step_seconds(recipe: Recipe, data: DataInfo, device: torch.device, *, second
         run(few)
         per_image = run(few) / few
         images = max(few, min(recipe.batch_size, int(seconds / per_image)))
+        enough = min(recipe.batch_size, TIMED_IMAGES)
+        if images < enough and enough * per_image <= LONGEST * seconds:
+            images = enough
+            run(images)  # the first one prepares what later ones use
         return run(images) / images * recipe.batch_size
 
 
