@@ -49,6 +49,15 @@ def aedat_2(e: Events, special_at: int | None = None) -> bytes:
     return b"#!AER-DAT2.0\r\n# Timestamps tick: 1 us\r\n" + pairs.tobytes()
 
 
+def aedat_2_davis(e: Events, chip: str = "") -> bytes:
+    """AEDAT 2.0 of a DAVIS, with a sample of a frame, one of motion and an external event after every event."""
+    address = e.y.astype(np.uint32) << 22 | e.x.astype(np.uint32) << 12 | e.p.astype(np.uint32) << 11
+    others = [address | 1 << 31 | 77, address | 1 << 31 | 3 << 10, np.full_like(address, 1 << 10 | 2)]
+    pairs = np.stack([np.stack([address, *others], 1).ravel(), np.repeat(e.t, 4)], 1).astype(">u4")
+    header = f"#!AER-DAT2.0\r\n# HardwareInterface: DAVIS FX3\r\n{chip and f'# AEChip: {chip}'}\r\n"
+    return header.replace("\r\n\r\n", "\r\n").encode() + pairs.tobytes()
+
+
 def packet(kind: int, size: int, overflow: int, body: bytes) -> bytes:
     number = len(body) // size
     return pack("<HHIIIIII", kind, 1, size, 4, overflow, number, number, number) + body

@@ -24,6 +24,23 @@ FORMATS: dict[str, tuple[Writer, Events]] = {
 MUTATIONS = 10_000
 
 
+@pytest.mark.parametrize(
+    ("chip", "size"), [("Davis640", (640, 480)), ("DAVIS240C", (240, 180)), ("", (346, 260)), ("Davis208", (208, 192))]
+)
+def test_aedat_2_of_other_sensors(chip: str, size: tuple[int, int]) -> None:
+    events = recording(3, 500, *size)
+    given = size if chip in ("", "Davis208") else None
+    content = recordings.aedat_2_davis(events, chip and f"eu.seebetter.ini.chips.davis.{chip}")
+    assert same(decode(content, "a.aedat", size=given), events)
+    named = recordings.aedat_2_davis(events, "eu.seebetter.ini.chips.davis.Davis346B")
+    assert decode(named, "a.aedat", size=(9, 9), on_error="skip").width == 346  # what the file says is right
+
+
+def test_a_given_sensor_leaves_a_dvs128_as_it_is() -> None:
+    events = recording(4, 100)
+    assert same(decode(recordings.aedat_2(events), "a.aedat", size=(346, 260)), events)
+
+
 @settings(max_examples=60, deadline=None)
 @given(recordings.recordings(128, 128, 2**32 - 1))
 def test_aedat_2_round_trip(events: Events) -> None:

@@ -32,7 +32,7 @@ def read(path: Path | str, *, size: tuple[int, int] | None = None, on_error: OnE
 def decode(content: bytes, source: str, *, size: tuple[int, int] | None = None, on_error: OnError = "raise") -> Events:
     """Decode a recording from the content of the file `source`."""
     if content.startswith(aedat.MAGIC_2):
-        return aedat.decode_2(content, source, on_error)
+        return aedat.decode_2(content, source, size, on_error)
     if content.startswith(aedat.MAGIC_3):
         return aedat.decode_3(content, source, size, on_error)
     if content.startswith(aedat4.MAGIC):

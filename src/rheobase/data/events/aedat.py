@@ -15,15 +15,18 @@ MAGIC_2, MAGIC_3 = b"#!AER-DAT2.0", b"#!AER-DAT3.1"
 HEADER_END = b"#!END-HEADER\r\n"
 DVS128 = (128, 128)
 CAMERAS = {"DVS128": DVS128, "DAVIS240": (240, 180), "DAVIS346": (346, 260), "DAVIS640": (640, 480)}
-SPECIAL = 0x8000  # address bit of external events in AEDAT 2.0
+SPECIAL = 0x8000  # address bit of external events of a DVS128 in AEDAT 2.0
+DAVIS_OTHERS = 1 << 31 | 1 << 10  # address bits of frames, of motion and of external events of a DAVIS in AEDAT 2.0
 POLARITY, LAST_TYPE = 1, 13  # packet types in AEDAT 3.1
 PACKET = Struct("<HHIIIIII")  # type, source, event size, offset of the time, overflow, capacity, number, valid
 
 
-def decode_2(content: bytes, source: str, on_error: OnError = "raise") -> Events:
-    """Decode AEDAT 2.0 of a DVS128: y, x and polarity are bits 8-14, 1-7 and 0 of an address, as the camera counts.
+def decode_2(content: bytes, source: str, size: tuple[int, int] | None = None, on_error: OnError = "raise") -> Events:
+    """Decode AEDAT 2.0 of a DVS128 or a DAVIS, whose addresses are laid out differently, as the camera counts.
 
-    The viewer jAER mirrors x and calls a polarity of 0 brighter. Times have 32 bits and wrap around after 71 minutes.
+    A DVS128 has y, x and polarity in bits 8-14, 1-7 and 0; a DAVIS in bits 22-30, 12-21 and 11. The header names the
+    camera. If it does not, addresses of more than 16 bits are those of a DAVIS of this `size`. The viewer jAER mirrors
+    x, and of a DVS128 it calls a polarity of 0 brighter. Times have 32 bits and wrap around after 71 minutes.
     """
     problems = Problems(source, on_error)
     start = 0
@@ -38,24 +41,24 @@ def decode_2(content: bytes, source: str, on_error: OnError = "raise") -> Events
         problems.found("truncated", f"only {rest} of the 8 bytes of an event", start + 8 * number)
     pairs = np.frombuffer(content, ">u4", 2 * number, start).reshape(-1, 2).astype(np.uint32)
     address, t = pairs[:, 0], pairs[:, 1].astype(np.int64)
-    kept = np.flatnonzero((address & SPECIAL) == 0)
+    camera = re.search(rb"^# *AEChip:.*?(davis\d+|dvs128)", content[:start], re.MULTILINE | re.IGNORECASE)
+    name = camera[1].decode().upper() if camera else ""
+    wide = size is not None and size != DVS128 and 2 * np.count_nonzero(address >> 16) > number
+    davis = name.startswith("DAVIS") or (not name and wide)
+    kept = np.flatnonzero((address & np.uint32(DAVIS_OTHERS if davis else SPECIAL)) == 0)
     if len(kept) != number:
         address, t = address[kept], t[kept]
     steps = np.diff(t)
     starts_again = steps < -(2**31)
     if starts_again.any() and not (steps > 2**31).any():  # a jump up and down again is a single wrong time
         t[1:] += np.cumsum(starts_again) << 32
-    # bits above the 15 of an address would be lost, so give such an event a y outside every sensor
-    y = np.where(address >> 16, np.uint32(0xFFFF), address >> 8)
-    return checked(
-        problems,
-        t,
-        (address >> 1) & 127,
-        y,
-        address & 1,
-        DVS128,
-        lambda i: start + 8 * int(kept[i]) if len(kept) else start,
-    )
+    if davis:
+        x, y, p = (address >> 12) & 1023, (address >> 22) & 511, (address >> 11) & 1
+        size = CAMERAS.get(name) or size or DVS128
+    else:  # bits above the 15 of an address would be lost, so give such an event a y outside every sensor
+        x, y, p = (address >> 1) & 127, np.where(address >> 16, np.uint32(0xFFFF), address >> 8), address & 1
+        size = DVS128
+    return checked(problems, t, x, y, p, size, lambda i: start + 8 * int(kept[i]) if len(kept) else start)
 
 
 def decode_3(content: bytes, source: str, size: tuple[int, int] | None = None, on_error: OnError = "raise") -> Events:
