@@ -69,6 +69,16 @@ def test_energy_follows_the_rate_of_each_layer() -> None:
     assert found.joule(silent | {"three": 1.0}, 2) == rest  # its spikes are averaged before they reach a weight
 
 
+def test_an_input_of_zero_costs_nothing_and_of_one_an_addition() -> None:
+    network = odd_network()
+    found, silent = fan_out(network.to("meta"), (3, 9, 9)), dict.fromkeys(("one", "two", "three"), 0.0)
+    rest = found.joule(silent, 2, {"one": 0.0, "other": 0.0})
+    assert rest == pytest.approx(2 * 4.6e-12 * 30)
+    assert found.joule(silent, 2, {"one": 0.0, "other": 1.0}) == found.joule(silent, 2)
+    mixed = found.joule(silent, 2, {"one": 0.5, "other": 0.25})
+    assert mixed - rest == pytest.approx(2e-12 * (0.5 * 0.9 + 0.25 * 4.6) * 4 * 3 * 25**2)
+
+
 def test_neurons_are_counted_without_memory() -> None:
     with torch.device("meta"):
         network = build("resnet8", in_channels=2, image_size=11)

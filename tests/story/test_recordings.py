@@ -1,5 +1,6 @@
 """The way of a user's own recordings: a folder of every format, a training, and each later step on it."""
 
+import json
 import sys
 import warnings
 from collections.abc import Callable
@@ -7,9 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
+from rheobase.analysis.operations import IMAGES, operations
 from rheobase.cli import main
 from rheobase.data.events import Events
+from rheobase.data.feed import first_images
+from rheobase.tasks.open import folded
 from rheobase.train.runs import Run
 from tests.data import recordings
 from tests.story.plugin import Command
@@ -83,6 +88,16 @@ def test_train_and_evaluate(place: Path, rheobase: Command) -> None:
     code, out, err = rheobase("eval", "run", "--data", "set")
     assert (code, err) == (0, "")
     assert "test accuracy 100.00 %" in out
+
+
+def test_the_energy_is_close_to_what_is_counted(place: Path, rheobase: Command) -> None:
+    (row,) = json.loads(rheobase("compare", "run", "--json")[1])["rows"]
+    found = Run(place / "run")
+    few, _ = first_images(found.open_data(Path("set")), found.recipe, IMAGES, torch.float64)
+    assert row["joule"]["mean"] == pytest.approx(operations(folded(found)[1], few).energy(), rel=0.2)
+    rates = json.loads(rheobase("eval", "run", "--json")[1])["input_rates"]
+    assert found.rows()[-1]["input_rates"] == rates
+    assert 0 < sum(rates.values()) < 1
 
 
 def test_predict_every_format(place: Path, rheobase: Command) -> None:

@@ -1,7 +1,8 @@
 """Energy from recorded firing rates and layer shapes, without weights or images.
 
 The result is what `operations` would count if the spikes of a layer were spread evenly over its neurons, and no pixel
-or average were exactly 0 or 1. Layers that pixels or averages feed multiply at every timestep.
+or average were exactly 0 or 1. Layers that pixels or averages feed multiply at every timestep. For recordings, it needs
+to be known how much of the input is 0 or 1.
 """
 
 from collections.abc import Mapping
@@ -24,28 +25,38 @@ class FanOut:
     additions: dict[str, float]
     """The additions that every layer causes if all its neurons fire."""
     multiplications: float
+    """If no value of the input and no average is 0 or 1."""
+    encoding: float
+    """The part of these that the input causes."""
 
-    def joule(self, rates: Mapping[str, float], timesteps: int) -> float:
-        """Return the energy of one inference with these spikes per neuron and timestep in every layer."""
+    def joule(self, rates: Mapping[str, float], timesteps: int, inputs: Mapping[str, float] | None = None) -> float:
+        """Return the energy of one inference with these spikes per neuron and timestep in every layer.
+
+        `inputs` has the fractions of the input that are 1 (`one`) and neither 0 nor 1 (`other`); None: all are `other`.
+        """
+        inputs = inputs or {"one": 0.0, "other": 1.0}
         additions = sum(reached * rates[layer] for layer, reached in self.additions.items())
-        return timesteps * (additions * ADDITION_PICOJOULE + self.multiplications * MAC_PICOJOULE) * 1e-12
+        additions += self.encoding * inputs["one"]
+        multiplications = self.multiplications - self.encoding * (1 - inputs["other"])
+        return timesteps * (additions * ADDITION_PICOJOULE + multiplications * MAC_PICOJOULE) * 1e-12
 
 
 def fan_out(network: Network, shape: tuple[int, ...]) -> FanOut:
     """Return the fan-out of a network on the meta device, for images of `shape` [C, H, W]."""
     values = {INPUT: torch.empty(1, *shape, device="meta")}
-    feeders: dict[str, list[str | None]] = {INPUT: [None]}  # layers whose spikes arrive; None is any other input
+    feeders: dict[str, list[str | None]] = {INPUT: [INPUT]}  # layers whose spikes arrive; None is any other input
     neurons: dict[str, int] = {}
     additions: dict[str, float] = {}
-    multiplications = 0.0
+    multiplications = encoding = 0.0
     for name, node in network.nodes.items():
         sources = network.inputs[name]
         x, arriving = values[sources[0]], [feeder for source in sources for feeder in feeders[source]]
         y = values[name] = x if isinstance(node, LIF) else node(x)
         if isinstance(node, nn.Conv2d | nn.Linear | Scale):
             for feeder in arriving:
-                if feeder is None:
+                if feeder is None or feeder == INPUT:
                     multiplications += _connections(node, x, y)
+                    encoding += _connections(node, x, y) if feeder == INPUT else 0.0
                 else:
                     additions[feeder] += _connections(node, x, y)
             feeders[name] = [None]
@@ -54,7 +65,7 @@ def fan_out(network: Network, shape: tuple[int, ...]) -> FanOut:
         else:
             averages = isinstance(node, nn.AvgPool2d | nn.AdaptiveAvgPool2d)
             feeders[name] = [None] if averages else arriving
-    return FanOut(neurons, additions, multiplications)
+    return FanOut(neurons, additions, multiplications, encoding)
 
 
 def _connections(node: nn.Conv2d | nn.Linear | Scale, x: Tensor, y: Tensor) -> float:

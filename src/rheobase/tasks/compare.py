@@ -23,6 +23,7 @@ from rheobase.train import origins
 from rheobase.train.runs import Row, Run, network_for
 
 NOT_KNOWN = "not known"
+NO_INPUTS = "energy: the run did not record how many values of recordings are zero"  # as earlier versions
 
 
 @dataclass(frozen=True)
@@ -195,6 +196,7 @@ def _member(run: Run, sizes: "Sizes") -> Member:
     tested = [row for row in rows if "test_accuracy" in row]
     last, best = (tested[-1], max(tested, key=lambda row: row["test_accuracy"])) if tested else ({}, {})
     rates = {node_name(path): rate for path, rate in last.get("firing_rates", {}).items()}
+    inputs = last.get("input_rates")
     return Member(
         folder=str(run.folder),
         seed=run.recipe.seed,
@@ -203,8 +205,8 @@ def _member(run: Run, sizes: "Sizes") -> Member:
         best_epoch=best.get("epoch"),
         seconds=rows[-1].get("elapsed") if rows else None,
         firing_rate=sizes.rate(rates),
-        joule=sizes.joule(rates, run.recipe.timesteps),
-        not_known=sizes.reason,
+        joule=sizes.joule(rates, run.recipe.timesteps, inputs),
+        not_known=sizes.reason or (NO_INPUTS if sizes.recordings and rates and not inputs else None),
     )
 
 
@@ -215,6 +217,8 @@ class Sizes:
     neurons: dict[str, int]
     reached: FanOut | None = None
     reason: str | None = None
+    recordings: bool = False
+    """Whether the energy depends on how much of the input is 0 or 1."""
 
     @classmethod
     def of(cls, run: Run) -> "Sizes":
@@ -230,9 +234,7 @@ class Sizes:
         except (ValueError, RuntimeError) as error:
             known = _neurons(network, shape)
             return cls(known, None, f"{'energy' if known else 'rate and energy'}: {first_line(error)}")
-        if _record(run).timesteps:
-            return cls(reached.neurons, None, "energy: the run did not record how many values of recordings are zero")
-        return cls(reached.neurons, reached)
+        return cls(reached.neurons, reached, recordings=bool(_record(run).timesteps))
 
     def rate(self, rates: dict[str, float]) -> float | None:
         """Return the mean spikes per neuron and timestep."""
@@ -240,11 +242,11 @@ class Sizes:
             return None
         return sum(rates[name] * n for name, n in self.neurons.items()) / sum(self.neurons.values())
 
-    def joule(self, rates: dict[str, float], timesteps: int) -> float | None:
-        """Return the energy of one inference."""
-        if self.reached is None or self.neurons.keys() != rates.keys():
+    def joule(self, rates: dict[str, float], timesteps: int, inputs: dict[str, float] | None = None) -> float | None:
+        """Return the energy of one inference; of recordings, with these `inputs` (see `FanOut.joule`)."""
+        if self.reached is None or self.neurons.keys() != rates.keys() or (self.recordings and not inputs):
             return None
-        return self.reached.joule(rates, timesteps)
+        return self.reached.joule(rates, timesteps, inputs)
 
 
 def _folded(run: Run, network: nn.Module) -> Network:

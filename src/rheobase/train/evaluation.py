@@ -32,6 +32,8 @@ class Evaluation:
     """n if every n-th image was held out for testing; 0 if the dataset has separate test images."""
     holdout: int
     """Number of training images that the recipe held out to replace the test images; 0: none."""
+    input_rates: dict[str, float]
+    """Of recordings, the fractions of the input that are 1 (`one`) and neither 0 nor 1 (`other`); empty for images."""
 
 
 @torch.no_grad()
@@ -50,7 +52,7 @@ def evaluate(
     """
     somas = {name: module for name, module in network.named_modules() if isinstance(module, Soma | LIF)}
     rates = torch.zeros(2, len(somas), dtype=torch.float64, device=feed.device)  # sums, and numbers of images
-    totals = torch.zeros(3, dtype=torch.float64, device=feed.device)  # loss, correct, images
+    totals = torch.zeros(5, dtype=torch.float64, device=feed.device)  # loss, correct, images, inputs of 1 and others
 
     places = {name: i for i, name in enumerate(somas)}
 
@@ -64,15 +66,21 @@ def evaluate(
         totals[0] += loss_of(logits, labels, recipe, loss) * len(labels)
         totals[1] += (readout(logits).argmax(1) == labels).sum()
         totals[2] += len(labels)
+        if feed.info.timesteps:
+            one, zero = ((images == value).mean(dtype=torch.float64) for value in (1, 0))
+            totals[3] += one * len(labels)
+            totals[4] += (1 - one - zero) * len(labels)
         return ()
 
     step = capture(measure, feed.device, eager_calls=1) if captured else measure
     with watched(network, somas, count):
         for images, labels in feed.testing():
             step(images, labels)
-    total, correct, n = team.read(team.sum(totals))
+    total, correct, n, ones, others = team.read(team.sum(totals))
     summed, seen = team.sum(rates)
     firing_rates = (summed / seen.clamp(min=1)).tolist()
     rates_by_name = dict(zip(somas, firing_rates, strict=True))
     info = feed.info
-    return Evaluation(total / n, correct / n, rates_by_name, info.simulated, int(n), info.held_out, info.holdout)
+    input_rates = {"one": ones / n, "other": others / n} if info.timesteps else {}
+    found = (info.simulated, int(n), info.held_out, info.holdout, input_rates)
+    return Evaluation(total / n, correct / n, rates_by_name, *found)

@@ -198,6 +198,7 @@ class Trainer:
         if (epoch + 1) % self.recipe.evaluate_every == 0 or epoch + 1 == self.recipe.epochs:
             found = evaluate(self.result, self.feed, self.recipe, self.team, loss=self.parts.loss)
             row |= {"test_loss": found.loss, "test_accuracy": found.accuracy, "firing_rates": found.firing_rates}
+            row |= {"input_rates": found.input_rates} if found.input_rates else {}
         return row | {"elapsed": self._elapsed()}
 
     def _elapsed(self) -> float:
