@@ -104,7 +104,10 @@ def test_later_commands_know_where_the_data_are(
         ("fold", trained),
         ("export", trained, "--to", "nir", "--int8"),
         ("verify", trained / "folded.safetensors", trained),
+        ("eval", trained / "folded.safetensors"),
+        ("eval", trained / "folded.safetensors", "--sweep"),
         ("report", trained),
+        ("report", trained / "folded.safetensors", "--out", "deployed.html"),
         ("analyze", trained, "--images", 4),
     ):
         code, out, err = rheobase(*words)

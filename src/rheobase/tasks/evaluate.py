@@ -22,13 +22,14 @@ def evaluate_run(
     where, found = choose_device(device), source if isinstance(source, Run) else open_run(source)
     network: nn.Module
     loader: Dataset | plugins.Part
+    owner: Run | Path
     if isinstance(found, Run):
-        recipe, record, owner, data = found.recipe, found.data, str(found), found.data_path(data)
+        recipe, record, owner, data = found.recipe, found.data, found, found.data_path(data)
         loader, loss = found.parts.data, found.parts.loss
         network, dtype = load_network(found), DTYPES.get(recipe.precision, torch.float32)
     else:
         deployed = showing_spikes(open_file(found), source)
-        stated, owner = about(deployed, found), str(found)
+        stated, owner = about(deployed, found), found
         recipe, record = as_run(stated.recipe, deployed, where), stated.data
         network, dtype = deployed, input_dtype(deployed)
         loader, loss = plugins.dataset.get(recipe.data), plugins.loss.get(recipe.loss)
