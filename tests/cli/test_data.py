@@ -72,7 +72,8 @@ def test_what_is_in_a_recording(
         "  damage: line 1, outside 1",
         "  1 events are outside the sensor: training would refuse this file",
     ]
-    assert out.rstrip().splitlines()[-1].count(" ") == 37  # of a hundred bars
+    assert out.rstrip().splitlines()[-1].count(" ") == 18  # of fifty bars
+    assert max(map(len, out.splitlines())) <= 80
     assert "  0 gaps of 20 ms or more\n" in told("a.csv", "--sensor", "7x5", "--gap", "20")[1]
     assert told("a.csv")[2].startswith("error: a.csv: the sensor size is missing; begin the file with a line such as")
     assert "or give it: --sensor 346x260 (train: --set sensor=346x260)\n" in told("a.csv")[2]
