@@ -1,5 +1,6 @@
 """The benchmark of readers, at a toy size: every format is written, read back, and read by the peers that are there."""
 
+import json
 import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -47,3 +48,12 @@ def test_other_events_are_seen() -> None:
     assert events.columns_differ(one, one) == ""
     assert events.columns_differ({name: getattr(other, name) for name in "txyp"}, one) == "differs in t, x, y, p"
     assert events.columns_differ({name: np.zeros(3) for name in "txyp"}, one) == "3 events instead of 20"
+
+
+def test_every_reader_was_fast_enough_when_it_was_measured() -> None:
+    measured = json.loads((Path(__file__).parents[2] / readers.OUT).read_text())["formats"]
+    assert {row["name"] for row in measured} == {Path(name).stem for name in (*readers.HAND_MADE, *readers.BY_FAERY)}
+    for row in measured:
+        ours = row["reading"]["rheobase"]
+        assert ours["result"] == "equal", row["name"]
+        assert min(ours["million_events_per_second"], ours["million_events_per_second_cold"]) >= 10, row["name"]
