@@ -17,6 +17,7 @@ from rheobase.cli.deploy import deploy, register
 from rheobase.cli.terminal import Terminal
 from rheobase.data import load
 from rheobase.data.feed import first_images
+from rheobase.deploy.formats import native
 from rheobase.train import checkpoint
 from rheobase.train.runs import Run
 from tests.deploy.networks import randomise
@@ -323,6 +324,8 @@ def test_convert_then_export_verify_and_predict(relu, tmp_path):
     assert "initial potential" in result.output
     assert f"wrote {relu / 'calibrated-t3.safetensors'}: integrate-and-fire neurons, soft reset" in result.output
     made = relu / "calibrated-t3.safetensors"
+    low, high = (float(v) for v in native.load(made).nodes["soma"].v_th.aminmax())  # a threshold for each channel
+    assert f"{low:.3f} to {high:.3f}" in result.output
     assert call("export", made, "--to", "onnx", "--out", tmp_path / "network.onnx").exit_code == 0
     result = call("verify", tmp_path / "network.onnx", made)
     assert result.exit_code == 0, result.output
