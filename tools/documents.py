@@ -154,7 +154,7 @@ def group() -> str:
 
 
 def scale() -> str:
-    """The model of scale against measured steps: processes of a CPU, and groups of one process on a GPU."""
+    """Return predicted and measured steps: of several processes on a CPU, and of groups of one process on a GPU."""
     content = read("scale-cpu")
     own = content["setting"]
     rows = [

@@ -290,7 +290,7 @@ def deploy(run: Path) -> None:
 
 
 def _range(values: "float | Tensor") -> str:
-    """One number, or the lowest and the highest."""
+    """Format one number, or the lowest and the highest of several."""
     low, high = (values, values) if isinstance(values, float) else (float(v) for v in values.aminmax())
     return f"{low:.3f}" if low == high else f"{low:.3f} to {high:.3f}"
 

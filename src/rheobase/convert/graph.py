@@ -131,7 +131,7 @@ def _scaled(node: Synapse, height: float | Tensor, shift: Tensor | None) -> Syna
 
 
 def _of_inputs(height: Tensor, node: Synapse) -> Tensor:
-    """The height [C] of each channel that arrives, in the shape of the weights that read it."""
+    """Return the heights [C] of the input channels, in a shape that broadcasts with the weights that read them."""
     if isinstance(node, Scale):
         return height
     if isinstance(node, nn.Linear):

@@ -103,7 +103,7 @@ class Feed:
                 yield images_of_step, labels, len(labels) / (stop - start)
 
     def blank(self, timesteps: int) -> Tensor:
-        """Return images of nothing but zeros, as many as this process gets for the first step of an epoch."""
+        """Return images of zeros, as many as this process gets in the first step of an epoch."""
         own = self._share(0, min(self.recipe.batch_size, len(self.train)))
         images = torch.zeros(own.stop - own.start, *self.train.shape, dtype=self.dtype, device=self.device)
         return self._steps_first(images, timesteps)

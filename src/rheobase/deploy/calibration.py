@@ -1,4 +1,4 @@
-"""The integer version of a network at work, layer by layer, while it is being made."""
+"""Run the integer version of a network layer by layer while it is being made."""
 
 from collections.abc import Mapping, Sequence
 from math import prod

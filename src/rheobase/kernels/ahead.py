@@ -1,4 +1,4 @@
-"""The kernels of somas, compiled before their first use. Only for a GPU: it imports Triton."""
+"""Compile the kernels of somas before their first use. This imports Triton, so it is only for GPUs."""
 
 from collections.abc import Iterable
 from math import inf
@@ -11,7 +11,7 @@ from rheobase.kernels.launching import compiled_ahead
 
 
 def compile_training(calls: Iterable[Received]) -> None:
-    """Compile the kernels of both directions for all these calls, on the current GPU."""
+    """Compile the forward and backward kernels of all these calls, on the current GPU."""
     with compiled_ahead():
         for call in dict.fromkeys(calls):
             _launch_all(call)

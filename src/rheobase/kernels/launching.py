@@ -1,7 +1,7 @@
-"""Launches of Triton kernels; or their compilation alone, of many at once.
+"""Launch Triton kernels, or only compile them, many at once.
 
-A kernel that nobody has used on this machine takes about a second: Triton compiles it, and a C compiler what launches
-it. A first step would wait for each in turn.
+The first use of a kernel on a machine is slow: Triton compiles it, and a C compiler builds its launcher. Without this,
+the first training step would wait for one kernel after the other.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,19 +17,19 @@ _ahead: ContextVar[list[Any] | None] = ContextVar("ahead", default=None)
 
 
 def on_grid(kernel: Any, grid: tuple[int, ...]) -> Callable[..., Any]:
-    """What launches the kernel on this grid; inside of `compiled_ahead`, what has it compiled."""
+    """Return a function that launches the kernel on this grid or, inside `compiled_ahead`, compiles it."""
     found = _ahead.get()
     return kernel[grid] if found is None else lambda *of, **how: found.append(kernel.warmup(*of, grid=grid, **how))
 
 
 @contextmanager
 def compiled_ahead() -> Iterator[None]:
-    """Compile all kernels that are launched inside, and make them ready on the current GPU.
+    """Compile all kernels that are launched inside, and load them on the current GPU.
 
-    Nothing runs, so the tensors need no memory: those of the device "meta" will do. A kernel that cannot be compiled is
-    left for the launch that needs it, which says so.
+    Nothing runs, so tensors may be on the device "meta", without memory. A kernel that cannot be compiled is skipped;
+    the launch that needs it reports the error.
     """
-    device = torch.cuda.current_device()  # which a thread does not inherit
+    device = torch.cuda.current_device()  # threads do not inherit it
     found: list[Any] = []
     with ThreadPoolExecutor(initializer=torch.cuda.set_device, initargs=(device,)) as pool:
         with triton.AsyncCompileMode(pool, ignore_errors=True):
@@ -44,4 +44,4 @@ def compiled_ahead() -> Iterator[None]:
 def _load(kernel: Any) -> None:
     compiled = kernel.result(ignore_errors=True) if isinstance(kernel, triton.FutureKernel) else kernel
     if compiled is not None:
-        compiled.run  # noqa: B018 (a property, which builds what launches the kernel)
+        compiled.run  # noqa: B018 (a property that builds the launcher)

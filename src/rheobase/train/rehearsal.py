@@ -1,4 +1,4 @@
-"""The kernels of a training step, compiled before it: all at once, where the step would wait for each in turn."""
+"""Compile the kernels of a training step before it, all at once. Otherwise, the step compiles them one by one."""
 
 from contextlib import suppress
 from functools import partial
@@ -15,9 +15,9 @@ from rheobase.train.step import autocast
 
 
 def rehearse(network: nn.Module, recipe: Recipe, feed: Feed, timesteps: int) -> None:
-    """Compile what a training step needs on a GPU; the network stays as it is.
+    """Compile what a training step needs on a GPU. The network does not change.
 
-    Where this fails, with a part of the user's perhaps, the step compiles its kernels one by one.
+    If this fails, perhaps because of a user's own part, the step compiles its kernels one by one.
     """
     if feed.device.type == "cuda" and installed("triton"):
         from rheobase.kernels import ahead
@@ -28,7 +28,7 @@ def rehearse(network: nn.Module, recipe: Recipe, feed: Feed, timesteps: int) -> 
 
 @torch.no_grad()
 def received(network: nn.Module, recipe: Recipe, images: Tensor, timesteps: int) -> list[Received]:
-    """What the somas of the network receive. Its other layers run, so that cuDNN chooses its algorithms too."""
+    """Return what the somas of the network receive. All other layers run, so cuDNN chooses its algorithms as well."""
     found: list[Received] = []
 
     def silent(soma: Soma, *xs: Tensor) -> Tensor:
@@ -37,7 +37,7 @@ def received(network: nn.Module, recipe: Recipe, images: Tensor, timesteps: int)
 
     modes = {module: module.training for module in network.modules()}
     somas = [module for module in modes if isinstance(module, Soma) and type(module).forward is Soma.forward]
-    network.eval()  # nothing moves, and no random number is drawn
+    network.eval()  # so that no statistics change and no random numbers are drawn
     for soma in somas:
         soma.forward = partial(silent, soma)  # type: ignore[method-assign]
     try:
