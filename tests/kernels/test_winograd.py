@@ -1,5 +1,6 @@
 """The CPU's 3x3 convolution against torch's."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,13 @@ from rheobase.nn import Conv2d, Soma
 
 LAST = torch.channels_last
 SHAPES = [(1, 2, 3, 4, 6), (5, 7, 9, 6, 10), (3, 1, 1, 2, 2), (2, 5, 4, 18, 8), (3, 5, 4, 8, 12), (2, 3, 6, 16, 4)]
+
+
+@pytest.fixture(autouse=True)
+def _worthwhile(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Use the method on any CPU."""
+    if "cpu" not in request.fixturenames:
+        monkeypatch.setattr(winograd, "worthwhile", lambda: True)
 
 
 def _tensors(n: int, c: int, o: int, h: int, w: int, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
@@ -132,6 +140,32 @@ def test_few_images_are_left_to_torch() -> None:
     assert winograd.applies(many, conv.weight, conv)
     assert not winograd.applies(many[:15], conv.weight, conv)
     assert winograd.applies(many[:1], conv.weight, conv, images=1)
+
+
+@pytest.mark.parametrize(
+    ("capability", "cpu", "worthwhile"),
+    [
+        ("AVX2", "vendor_id\t: GenuineIntel\ncpu family\t: 6", True),
+        ("AVX512", "vendor_id\t: GenuineIntel\ncpu family\t: 6", False),
+        ("AVX512", "vendor_id\t: AuthenticAMD\ncpu family\t: 25", True),
+        ("AVX512", "vendor_id\t: AuthenticAMD\ncpu family\t: 26", False),
+        ("AVX512", None, False),
+        ("DEFAULT", None, True),
+    ],
+)
+def test_cpus_with_fast_multiplication_leave_it_to_torch(
+    capability: str, cpu: str | None, worthwhile: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if cpu is not None:
+        (tmp_path / "cpuinfo").write_text(f"processor\t: 0\n{cpu}\nflags\t\t: fpu\n\nprocessor\t: 1\n")
+    monkeypatch.setattr(winograd, "_CPU", tmp_path / "cpuinfo")
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+    winograd.worthwhile.cache_clear()
+    conv, _, spikes = _layer()
+    try:
+        assert winograd.applies(spikes.flatten(0, 1), conv.weight, conv) is worthwhile
+    finally:
+        winograd.worthwhile.cache_clear()
 
 
 def _layer() -> tuple[Conv2d, Soma, Tensor]:

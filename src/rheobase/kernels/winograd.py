@@ -17,6 +17,7 @@ group.
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from math import isqrt, prod
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,6 +30,8 @@ _IMAGES = 16  # at least: with fewer, transforming the weights takes longer than
 _OWN_MATRICES = 16 * 256 * 256  # elements at most, so that every thread can have its own copy in its cache
 _CACHED = 512 * 1024  # elements of a thread's transformed tiles, inputs and outputs together
 _TILES = 128  # per thread at least, so that a matrix product is worth loading its weights
+_CPU = Path("/proc/cpuinfo")
+_ZEN_4 = {"vendor_id": "AuthenticAMD", "cpu family": "25"}
 
 
 class Window(NamedTuple):
@@ -58,7 +61,24 @@ def applies(x: Tensor, weight: Tensor, window: Window, *, images: int = _IMAGES)
         and min(height, width) >= 8
         and height % 2 == width % 2 == 0
         and x.is_contiguous(memory_format=torch.channels_last)
+        and worthwhile()
     )
+
+
+@cache
+def worthwhile() -> bool:
+    """Return whether fewer multiplications save time on this CPU.
+
+    They do not on a CPU that multiplies 512 bits at once: there, the additions take longer than torch's convolution.
+    Zen 4 has AVX-512, but computes it in two halves. Nothing is timed here, so a run gives the same bits again.
+    """
+    return torch.backends.cpu.get_cpu_capability() != "AVX512" or _cpu().items() >= _ZEN_4.items()
+
+
+def _cpu() -> dict[str, str]:
+    """Return what Linux says about the first core; nothing on other systems."""
+    lines = _CPU.read_text().partition("\n\n")[0].splitlines() if _CPU.exists() else []
+    return {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
 
 
 def tile(x: Tensor) -> int:
