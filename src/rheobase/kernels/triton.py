@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import wraps
 from math import isinf, prod
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 import triton
@@ -19,12 +19,21 @@ from rheobase.kernels.launching import on_grid
 LONGEST_SEGMENT = 8
 PROGRAMS = 2112  # of a reduction, when there is that much to do: 16 on each processor of an H100 or H200
 
-# elements of a tile and the warps that work on it
+
+class Tile(NamedTuple):
+    """How much a program takes at a time, and how many programs there are."""
+
+    elements: int
+    warps: int
+    programs: int | None = None
+    """At most about so many, each of which takes several tiles. None: one tile each, as `forward` needs it."""
+
+
 TILES = {
-    "statistics": (256, 1),
-    "forward": (512, 4),
-    "backward_sums": (256, 2),
-    "backward_inputs": (256, 2),
+    "statistics": Tile(256, 1, PROGRAMS),
+    "forward": Tile(512, 4),
+    "backward_sums": Tile(256, 2, PROGRAMS),
+    "backward_inputs": Tile(256, 2),
 }
 WIDEST_TILE = 128  # channels
 
@@ -76,13 +85,14 @@ class _Layout:
         return torch.empty(t, n, *space, channels, dtype=x.dtype, device=x.device).movedim(-1, 2)
 
     def tile(self, step: str) -> dict[str, int]:
-        elements, warps = TILES[step]
+        elements, warps, _ = TILES[step]
         widest = max(1, WIDEST_TILE // triton.next_power_of_2(self.pixels))
         width = min(triton.next_power_of_2(self.channels), widest)
         return {"ROWS": elements // width, "CHANNELS": width, "num_warps": warps}
 
-    def grid(self, tile: dict[str, int], programs: int | None = None) -> tuple[int, int]:
-        """Programs over rows (one per tile, or at most about `programs` in all) and over blocks of channels."""
+    def grid(self, step: str) -> tuple[int, int]:
+        """Programs over rows and over blocks of channels."""
+        tile, programs = self.tile(step), TILES[step].programs
         tiles, blocks = triton.cdiv(self.rows, tile["ROWS"]), triton.cdiv(self.channels, tile["CHANNELS"])
         return min(tiles, triton.cdiv(programs, blocks) if programs else tiles), blocks
 
@@ -125,7 +135,7 @@ def statistics(xs: list[Tensor]) -> Tensor:
         x = layout.fit(x)
         steps = x.shape[0]
         tile = layout.tile("statistics")
-        grid = layout.grid(tile, PROGRAMS)
+        grid = layout.grid("statistics")
         partial = torch.empty(grid[0], 2, layout.channels, dtype=dtype, device=x.device)
         shifts = torch.empty(layout.channels, dtype=dtype, device=x.device)
         on_grid(kernels.statistics_kernel, grid)(
@@ -157,7 +167,7 @@ def forward(xs: list[Tensor], neurons: Neurons) -> Tensor:
     xs = [layout.fit(x) for x in xs]
     spikes = layout.empty(xs[0])
     tile = layout.tile("forward")
-    on_grid(kernels.forward_kernel, layout.grid(tile))(
+    on_grid(kernels.forward_kernel, layout.grid("forward"))(
         xs[0], xs[-1], spikes, *_tensors(neurons),
         layout.rows, layout.channels, xs[0].stride(0), xs[-1].stride(0), spikes.stride(0),
         layout.stride_n, layout.stride_c,
@@ -170,7 +180,7 @@ def forward(xs: list[Tensor], neurons: Neurons) -> Tensor:
 def backward_sums(grad: Tensor, xs: list[Tensor], neurons: Neurons) -> Tensor:
     layout = _Layout.of(xs[0])
     tile = layout.tile("backward_sums")
-    grid = layout.grid(tile, PROGRAMS)
+    grid = layout.grid("backward_sums")
     xs = [layout.fit(x) for x in xs]
     rows = sums_rows(neurons)
     partial = neurons.weight.new_empty(grid[0], rows, layout.channels)
@@ -194,7 +204,7 @@ def backward_inputs(
     fitted = [layout.fit(x) for x in xs]
     outs = [x if i in overwritten else layout.empty(one_step_if_static(x)) for i, x in enumerate(fitted)]
     finite = 0 if isinf(count) else round(count)
-    _backward(layout, tile, layout.grid(tile), grad, fitted, outs, neurons, sums, finite)
+    _backward(layout, tile, layout.grid("backward_inputs"), grad, fitted, outs, neurons, sums, finite)
     for i in overwritten:
         if outs[i] is not xs[i]:  # it did not lie as the kernel needs it
             xs[i].copy_(outs[i])
@@ -234,7 +244,7 @@ def integrate(xs: list[Tensor], neurons: BareNeurons) -> Tensor:
     tile = layout.tile("forward")
     scales, steps = neurons.scales, len(xs[0])
     vectors = (scales[0], scales[-1], neurons.bias, neurons.v_th, neurons.decays, neurons.initials)
-    on_grid(kernels.integrate_kernel, layout.grid(tile))(
+    on_grid(kernels.integrate_kernel, layout.grid("forward"))(
         xs[0], xs[-1], spikes, *(None if p is None else p.contiguous() for p in vectors),
         layout.rows, layout.channels, xs[0].stride(0), xs[-1].stride(0), spikes.stride(0),
         layout.stride_n, layout.stride_c,
