@@ -82,7 +82,7 @@ def steps(shape: Shape, setting: Setting, backend: str) -> dict[str, tuple[int, 
     inputs = sum(fused.one_step_if_static(x).numel() * x.element_size() for x in xs)
     return {
         "statistics": (inputs, lambda: fused.statistics(xs, backend)),
-        "forward": (inputs + whole, lambda: fused.forward(xs, *neuron, backend)),
+        "forward": (inputs + whole, lambda: fused.forward(xs, *neuron, False, backend)),
         "backward_sums": (
             inputs + whole,
             lambda: fused.backward_sums(grad, xs, *neuron, backend),

@@ -44,8 +44,8 @@ def main() -> None:
     static = shape, (0, *stride[1:]), torch.bfloat16
     paper = Constants(0.25, 0.5, 1.0, 1e-5)
     calls = [
-        Received((x, x), paper, learns_decay=False, normalises=False, members=None),
-        Received((static,), paper, learns_decay=True, normalises=True, members=3),
+        Received((x, x), paper, learns_decay=False, normalises=False, members=None, packs=True, reads_bits=True),
+        Received((static,), paper, learns_decay=True, normalises=True, members=3, packs=False, reads_bits=False),
     ]
     ahead.compile_training(
         [calls[0]._replace(constants=paper._replace(surrogate="unknown"))]

@@ -20,6 +20,7 @@ from rheobase.kernels.bare import BareNeurons
 from rheobase.kernels.fused import Constants, Neurons
 
 POINTERS = {torch.float64: "*fp64", torch.float32: "*fp32", torch.float16: "*fp16", torch.bfloat16: "*bf16"}
+POINTERS[torch.uint8] = "*u8"
 PAPER = Constants(0.25, 0.5, 1.0, 1e-5)
 VARIANTS: list[tuple[int, int, torch.dtype, Constants, Any]] = [
     (steps, branches, dtype, PAPER, None)
@@ -93,10 +94,16 @@ def main(architectures: list[int]) -> None:
         found = launchers.statistics(xs)
         for members in (1, 8):
             launchers.join(found.expand(members, -1, -1).contiguous())
-        grad = launchers.forward(xs, neurons)
+        grad, _ = launchers.forward(xs, neurons, False)
         sums = launchers.backward_sums(grad, xs, neurons)
         launchers.backward_inputs(grad, xs, neurons, sums[: 1 + branches], 32.0 * steps, ())
         launchers.backward_inputs(grad, xs, neurons, sums[: 1 + branches], 1.0, ())  # as in a process group
+        grad, bits = launchers.forward(xs, neurons, True)
+        if branches == 2 and len(bits):
+            xs[1] = bits
+            launchers.statistics(xs)
+            launchers.forward(xs, neurons, True)
+            launchers.backward_inputs(grad, xs, neurons, launchers.backward_sums(grad, xs, neurons)[:3], 1.0, ())
     for steps, dtype, filled, bits in BARE:
         print(f"T={steps} bare {dtype} {filled} {bits}", flush=True)  # noqa: T201
         x = torch.zeros(steps, 2, 128, dtype=dtype)

@@ -365,10 +365,11 @@ def test_the_operators_are_well_formed(backend: str, layouts: list[Callable[[Ten
     sums = torch.randn(1 + len(xs), 5)
     torch.library.opcheck(fused.statistics, (xs, backend))
     torch.library.opcheck(fused.join, (torch.rand(3, 2 * len(xs) + 1, 5), backend))
-    torch.library.opcheck(fused.forward, (xs, *neurons, backend))
+    for pack in (False, True):
+        torch.library.opcheck(fused.forward, (xs, *neurons, pack, backend))
     torch.library.opcheck(fused.backward_sums, (case.grad, xs, *neurons, backend))
     learnt = (*neurons[:4], torch.rand(5), 0.0, 0.6, 0.9, 1e-4, "atan", "soft", False)
-    torch.library.opcheck(fused.forward, (xs, *learnt, backend), test_utils=["test_schema", "test_faketensor"])
+    torch.library.opcheck(fused.forward, (xs, *learnt, False, backend), test_utils=["test_schema", "test_faketensor"])
     torch.library.opcheck(
         fused.backward_sums, (case.grad, xs, *learnt, backend), test_utils=["test_schema", "test_faketensor"]
     )

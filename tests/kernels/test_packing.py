@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from rheobase.kernels.packing import are_marked, mark_spikes, pack, pack_once, unpack
+from rheobase.kernels import fused
+from rheobase.kernels.packing import are_marked, mark_spikes, neurons_per_byte, pack, pack_once, unpack
 
 
 @pytest.fixture(params=["cpu", "triton"])
@@ -48,6 +49,53 @@ def test_a_tensor_with_gaps_is_packed_without_them(backend: str, device: str) ->
 def test_both_backends_write_the_same_bits(triton_device: str) -> None:
     spikes = random_spikes((2, 3, 5, 7, 4), torch.bfloat16, triton_device)
     assert torch.equal(pack(spikes, "cpu")[0], pack(spikes, "triton")[0])
+
+
+def last(x: Tensor) -> Tensor:
+    """The same values with channels last."""
+    return x.movedim(2, -1).contiguous().movedim(-1, 2)
+
+
+NEURONS_PER_BYTE = [  # of spikes [T, N, C, ...]
+    ((1, 2, 5, 4, 3), 8),
+    ((2, 2, 5, 2, 3), 4),
+    ((4, 3, 7, 2, 5), 2),
+    ((8, 3, 5, 1, 7), 1),
+    ((4, 6, 5), 2),
+    ((4, 3, 7, 3, 5), 0),  # 45 rows cannot be halved
+    ((3, 2, 5, 4, 2), 0),  # three timesteps do not fill a byte
+]
+
+
+@pytest.mark.parametrize(("shape", "expected"), NEURONS_PER_BYTE, ids=str)
+@pytest.mark.parametrize("branches", [1, 2])
+def test_a_soma_packs_what_it_fires(shape: tuple[int, ...], expected: int, branches: int, triton_device: str) -> None:
+    xs = [last(torch.randn(shape, device=triton_device)) for _ in range(branches)]
+    vector = torch.rand(branches, shape[2], device=triton_device)
+    neurons = (vector, vector, vector - 0.5, vector + 0.5, None, *fused.Constants(0.3, 0.6, 0.9, 1e-4))
+    spikes, nothing = fused.forward(xs, *neurons, False, "triton")
+    assert len(nothing) == 0
+    assert 0 < spikes.mean() < 1
+    again, bits = fused.forward(xs, *neurons, True, "triton")
+    assert torch.equal(again, spikes)
+    assert neurons_per_byte(spikes) == expected
+    assert torch.equal(bits, pack(spikes, "cpu")[0][: None if expected else 0])
+
+
+def test_bytes_hold_all_timesteps_only_with_channels_last() -> None:
+    spikes = random_spikes((4, 3, 7, 2, 5), torch.float32, "cpu")
+    assert neurons_per_byte(last(spikes)) == 2
+    assert neurons_per_byte(spikes) == 0
+    assert neurons_per_byte(last(spikes)[:1].expand(4, -1, -1, -1, -1)) == 0
+
+
+def test_bits_that_come_with_spikes_are_used() -> None:
+    spikes = last(random_spikes((4, 3, 7, 2, 5), torch.float32, "cpu"))
+    bits, form = pack(spikes, "cpu")
+    mark_spikes(spikes, bits)
+    assert pack_once(spikes, "cpu") == (bits, form)
+    spikes.zero_()
+    assert not pack_once(spikes, "cpu")[0].any()
 
 
 def test_spikes_of_several_synapses_are_packed_once() -> None:

@@ -1,7 +1,7 @@
 """Memory modes: the same network, keeping less for the backward pass."""
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy
 
 from rheobase import kernels, models
 from rheobase.functional import readout
-from rheobase.kernels import fused
+from rheobase.kernels import fused, saving
 from rheobase.nn import AvgPool2d, Conv2d, Soma, set_memory
 
 MODES = ["packed", "recompute"]
@@ -105,8 +105,8 @@ def test_evaluation_with_gradients(memory: str, frozen: bool, monkeypatch: pytes
             soma.requires_grad_(not frozen)
         network(torch.randn(2, 1, 8, 8, dtype=torch.float64), timesteps=3).sum().backward()
         grads.append([p.grad for p in network.parameters() if p.requires_grad])
-    for fast, saving in zip(*grads, strict=True):
-        assert torch.equal(fast, saving)
+    for fast, other in zip(*grads, strict=True):
+        assert torch.equal(fast, other)
     assert bool(taken) != frozen
 
 
@@ -132,6 +132,48 @@ def test_on_a_gpu_bit_for_bit(triton_device: str) -> None:
             results.append([p.grad for p in network.parameters()])
     for fast, packed in zip(*results, strict=True):
         assert torch.equal(fast, packed)
+
+
+class Later(NamedTuple):
+    """A convolution that the soma carries out."""
+
+    carried: kernels.Branch
+
+    def branch(self) -> kernels.Branch:
+        return self.carried
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 4, 8])
+@pytest.mark.parametrize("keep_output", [True, False])
+@pytest.mark.parametrize("marked", [True, False])
+def test_a_shortcut_of_spikes_is_read_from_bits(
+    steps: int, keep_output: bool, marked: bool, triton_device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same bits come out as from the spikes themselves, in float32."""
+    with torch.device(triton_device):
+        kernel, (weight, bias) = torch.randn(5, 5, 3, 3), torch.rand(2, 2, 5)
+        values = (torch.rand(steps, 4, 6, 2, 5) < 0.4).float().movedim(-1, 2)
+        upstream = torch.randn(steps, 4, 6, 2, 5).movedim(-1, 2)
+    synapse = kernels.Synapse(kernels.Window((1, 1), (1, 1), (1, 1), 1), keep_output)
+    received, run = [], saving.run_forward
+    monkeypatch.setattr(
+        saving, "run_forward", lambda xs, *rest: received.append(fused.are_bits(xs[1])) or run(xs, *rest)
+    )
+    results = []
+    for later in (False, True):
+        s, own = values.clone().requires_grad_(), [t.clone().requires_grad_() for t in (kernel, weight, bias)]
+        if marked:
+            kernels.mark_spikes(s)
+        conv = kernels.Branch(s, marked, synapse, own[0])
+        spikes, moments = kernels.fire(
+            [Later(conv) if later else conv.output(), s], *own[1:], decay=0.3, v_th=0.6, width=0.9, eps=1e-4,
+            pack=True, backend="triton",
+        )  # fmt: skip
+        results.append([spikes, *moments, *torch.autograd.grad(spikes, [s, *own], upstream)])
+    assert received == [marked and steps != 3]
+    assert 0 < results[0][0].mean() < 1
+    for plain, packed in zip(*results, strict=True):
+        assert torch.equal(plain, packed)
 
 
 def test_an_unknown_mode_is_refused() -> None:

@@ -21,13 +21,14 @@ from rheobase.kernels.convolution import CAN_PREPARE, PreparedWeight, convolve
 from rheobase.kernels.fused import Constants, FusedFire, Settings, is_static
 from rheobase.kernels.group import joined_moments
 from rheobase.kernels.light import lighten
-from rheobase.kernels.packing import are_marked, mark_spikes
+from rheobase.kernels.packing import are_marked, mark_spikes, readable
 from rheobase.kernels.saving import Branch, Deferred, Synapse, fire_saving
 from rheobase.kernels.winograd import Window
 
 __all__ = [
     "BACKENDS", "BRANCHES", "CAN_PREPARE", "BareNeurons", "Branch", "PreparedWeight", "Synapse", "Window", "are_marked",
     "convolve", "fire", "integrate", "integrates", "interpreted", "is_static", "joined_moments", "mark_spikes",
+    "readable",
 ]  # fmt: skip
 
 lighten([*vars(fused).values(), *vars(bare).values()])
@@ -50,10 +51,12 @@ def fire(
     reset_gradient: bool = True,
     moments: Moments | None = None,
     group: ProcessGroup | None = None,
+    pack: bool = False,
     backend: str = "auto",
 ) -> tuple[Tensor, Moments]:
     """Compute `functional.fire`, faster. With a process `group`, the moments are those of the batches of all members.
 
+    The spikes are marked as such, for synapses that keep them as bits. To `pack` them at once saves time on a GPU.
     `xs` may contain convolutions that this function carries out itself, to keep less for the backward pass. If `v_th`
     or `width` is a tensor, it may need a gradient, which only the law has. All implementations have that of `decay`.
     """
@@ -70,17 +73,25 @@ def fire(
     chosen = _choose(backend, inputs, group, tensors)
     if chosen == "reference":
         outputs = [x.output() if isinstance(x, Branch) else x for x in branches]
-        return functional.fire(outputs, weights, biases, **neuron, moments=moments)
+        spikes, found = functional.fire(outputs, weights, biases, **neuron, moments=moments)
+        _mark(spikes, None)
+        return spikes, found
     vectors = _vectors(inputs[0], weights, biases, moments, decay)
     if isinstance(decay, Tensor):
         neuron["decay"] = 0.0
-    settings = Settings(Constants(**neuron), group, chosen)
+    settings = Settings(Constants(**neuron), group, chosen, pack and torch.is_grad_enabled())
     if saving:
         marked = [x if isinstance(x, Branch) else Branch(x, are_marked(x)) for x in branches]
-        spikes, mean, var = fire_saving(marked, *vectors, settings)
+        spikes, mean, var, bits = fire_saving(marked, *vectors, settings)
     else:
-        spikes, mean, var = FusedFire.apply(settings, *vectors, *inputs)
+        spikes, mean, var, bits = FusedFire.apply(settings, *vectors, *inputs)
+    _mark(spikes, bits if len(bits) else None)
     return spikes, (mean, var)
+
+
+def _mark(spikes: Tensor, bits: Tensor | None) -> None:
+    if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+        mark_spikes(spikes, bits)
 
 
 def _vectors(

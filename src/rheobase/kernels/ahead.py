@@ -20,6 +20,8 @@ def compile_training(calls: Iterable[Received]) -> None:
 def _launch_all(call: Received) -> None:
     xs = [torch.empty_strided(shape, stride, dtype=dtype, device="meta") for shape, stride, dtype in call.xs]
     x, n = xs[0], len(xs)
+    if call.reads_bits:
+        xs[1] = torch.empty(x.numel() // 8, dtype=torch.uint8, device="meta")
     vectors = x.new_empty(n, x.shape[2], dtype=torch.promote_types(x.dtype, torch.float32))
     decays = vectors[0] if call.learns_decay else None
     neurons = Neurons(vectors, vectors, vectors, vectors, decays, call.constants)
@@ -30,6 +32,6 @@ def _launch_all(call: Received) -> None:
         if call.members is not None:
             launchers.join(found.expand(call.members, -1, -1))
             count = 1.0
-    grad = launchers.forward(xs, neurons)
+    grad, _ = launchers.forward(xs, neurons, call.packs)
     sums = launchers.backward_sums(grad, xs, neurons)
     launchers.backward_inputs(grad, xs, neurons, sums[: 1 + n], count, ())

@@ -59,13 +59,13 @@ def join(everyone: Tensor) -> Tensor:
     return joined(everyone)
 
 
-def forward(xs: list[Tensor], neurons: Neurons) -> Tensor:
+def forward(xs: list[Tensor], neurons: Neurons, pack: bool) -> tuple[Tensor, Tensor]:
     spikes = empty_like_sequence(xs[0])
     soma = _Soma(xs, neurons, kept=1)
     for block in soma.blocks:
         for s, u in zip(_part(spikes, block), soma.potentials(block), strict=True):
             torch.gt(u, neurons.constants.v_th, out=s)
-    return spikes
+    return spikes, torch.empty(0, dtype=torch.uint8)  # packed later, where they are needed
 
 
 def backward_sums(grad: Tensor, xs: list[Tensor], neurons: Neurons) -> Tensor:

@@ -12,6 +12,8 @@ loss with respect to the summed current, k = alpha * v_th, r = 1 / sqrt(var + ep
     d decay = sum du[t] * v[t-1], where v is the potential after the reset
 
 Constant moments (inference) are the case M = infinity.
+
+On a GPU, `forward` can also pack the spikes, and the second of two branches can be packed spikes (see `packing`).
 """
 
 from collections.abc import Sequence
@@ -26,6 +28,7 @@ from torch import Tensor
 
 from rheobase import functional
 from rheobase.kernels.group import gathered
+from rheobase.kernels.packing import neurons_per_byte
 
 
 class Constants(NamedTuple):
@@ -73,6 +76,9 @@ class Received(NamedTuple):
     normalises: bool
     members: int | None
     """Of its process group."""
+    packs: bool
+    reads_bits: bool
+    """Whether its second branch is packed spikes."""
 
 
 _NEURONS = (
@@ -98,12 +104,14 @@ def join(everyone: Tensor, backend: str) -> Tensor:
 
 
 @torch.library.custom_op(
-    "rheobase::forward", mutates_args=(), schema=f"(Tensor[] xs, {_NEURONS}, str backend) -> Tensor"
+    "rheobase::forward",
+    mutates_args=(),
+    schema=f"(Tensor[] xs, {_NEURONS}, bool pack, str backend) -> (Tensor, Tensor)",
 )
-def forward(xs: list[Tensor], *arguments: Any) -> Tensor:
-    """Return the spikes [T, N, C, ...]."""
-    *neurons, backend = arguments
-    return _backend(backend).forward(xs, Neurons.of(neurons))
+def forward(xs: list[Tensor], *arguments: Any) -> tuple[Tensor, Tensor]:
+    """Return the spikes [T, N, C, ...] and, if asked to `pack` and able to, their bits. Otherwise these are empty."""
+    *neurons, pack, backend = arguments
+    return _backend(backend).forward(xs, Neurons.of(neurons), pack)
 
 
 @torch.library.custom_op(
@@ -160,8 +168,10 @@ def _(everyone: Tensor, backend: str) -> Tensor:
 
 
 @forward.register_fake
-def _(xs: list[Tensor], *arguments: Any) -> Tensor:
-    return empty_like_sequence(xs[0])
+def _(xs: list[Tensor], *arguments: Any) -> tuple[Tensor, Tensor]:
+    spikes, (*_, pack, backend) = empty_like_sequence(xs[0]), arguments
+    packed = pack and backend == "triton" and neurons_per_byte(spikes)
+    return spikes, spikes.new_empty(spikes.numel() // 8 if packed else 0, dtype=torch.uint8)
 
 
 @backward_sums.register_fake
@@ -171,13 +181,9 @@ def _(grad: Tensor, xs: list[Tensor], *arguments: Any) -> Tensor:
 
 
 @backward_inputs.register_fake
-def _(grad: Tensor, xs: list[Tensor], *arguments: Any) -> list[Tensor]:
-    return [empty_like_sequence(one_step_if_static(x)) for x in xs]
-
-
 @backward_inputs_.register_fake
 def _(grad: Tensor, xs: list[Tensor], *arguments: Any) -> list[Tensor]:
-    return [empty_like_sequence(one_step_if_static(x)) for x in xs]
+    return [empty_like_sequence(grad if are_bits(x) else one_step_if_static(x)) for x in xs]
 
 
 def sums_rows(neurons: Neurons) -> int:
@@ -191,6 +197,11 @@ def _merged(others: list[Tensor], placed: list[Tensor], places: list[int]) -> li
     for place, tensor in zip(places, placed, strict=True):
         merged.insert(place, tensor)
     return merged
+
+
+def are_bits(x: Tensor) -> bool:
+    """Return whether a branch is packed spikes."""
+    return x.dtype == torch.uint8
 
 
 def is_static(x: Tensor) -> bool:
@@ -218,6 +229,8 @@ class Settings(NamedTuple):
     constants: Constants
     group: dist.ProcessGroup | None
     backend: str
+    pack: bool = False
+    """Whether to pack the spikes as well."""
 
 
 class Values(NamedTuple):
@@ -230,6 +243,7 @@ class Values(NamedTuple):
 
 class Result(NamedTuple):
     spikes: Tensor
+    bits: Tensor
     neurons: Neurons
     values: Values
 
@@ -244,10 +258,10 @@ def run_forward(
     settings: Settings,
 ) -> Result:
     """The first two steps; without mean and var, with the moments of the batch."""
-    constants, group, backend = settings
+    constants, group, backend, pack = settings
     values = Values()
     if mean is None or var is None:
-        for x in xs:
+        for x in (x for x in xs if not are_bits(x)):
             functional.check_count(one_step_if_static(x))
         found, n = statistics(xs, backend), len(xs)
         values = Values(xs[0].numel() / xs[0].shape[2])
@@ -256,7 +270,8 @@ def run_forward(
             values = Values(1.0, found[2 * n :])
         mean, var = found[:n], found[n : 2 * n]
     neurons = Neurons(weight, bias, mean, var, decays, constants)
-    return Result(forward(xs, *neurons.arguments, backend), neurons, values)
+    spikes, bits = forward(xs, *neurons.arguments, pack, backend)
+    return Result(spikes, bits, neurons, values)
 
 
 class Gradients(NamedTuple):
@@ -298,7 +313,8 @@ def run_backward(
         grads = _merged(new, overwritten, places)
     else:
         grads = backward_inputs(grad, xs, *arguments, sums, values.number, backend)
-    return Gradients(grad_weight, grad_bias, by_decays, [g.expand_as(x) for g, x in zip(grads, xs, strict=True)])
+    by_xs = [g if are_bits(x) else g.expand_as(x) for g, x in zip(grads, xs, strict=True)]
+    return Gradients(grad_weight, grad_bias, by_decays, by_xs)
 
 
 def refuse_higher_derivatives() -> None:
@@ -310,9 +326,9 @@ def refuse_higher_derivatives() -> None:
         )
 
 
-def leave_out_moments(ctx: Any, neurons: Neurons) -> None:
-    """To be called in a forward pass: moments have no gradients, and nobody shall fill tensors with zeros for them."""
-    ctx.mark_non_differentiable(neurons.mean, neurons.var)
+def leave_out_all_but_spikes(ctx: Any, result: Result) -> None:
+    """To be called in a forward pass: only spikes have gradients. Nobody shall fill tensors with zeros for the rest."""
+    ctx.mark_non_differentiable(result.neurons.mean, result.neurons.var, result.bits)
     if not torch.compiler.is_compiling():
         ctx.set_materialize_grads(False)
 
@@ -328,12 +344,12 @@ class FusedFire(torch.autograd.Function):
         var: Tensor | None,
         decays: Tensor | None,
         *xs: Tensor,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        spikes, neurons, values = run_forward(list(xs), weight, bias, mean, var, decays, settings)
-        ctx.save_for_backward(*neurons[:-1], *xs)
-        ctx.settings, ctx.values = settings, values
-        leave_out_moments(ctx, neurons)
-        return spikes, neurons.mean, neurons.var
+    ) -> tuple[Tensor, ...]:
+        result = run_forward(list(xs), weight, bias, mean, var, decays, settings)
+        ctx.save_for_backward(*result.neurons[:-1], *xs)
+        ctx.settings, ctx.values = settings, result.values
+        leave_out_all_but_spikes(ctx, result)
+        return result.spikes, result.neurons.mean, result.neurons.var, result.bits
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
@@ -341,7 +357,7 @@ class FusedFire(torch.autograd.Function):
         if grads[0] is None:
             return (None,) * len(ctx.needs_input_grad)
         weight, bias, mean, var, decays, *xs = ctx.saved_tensors
-        constants, group, backend = ctx.settings
+        constants, group, backend, _ = ctx.settings
         neurons = Neurons(weight, bias, mean, var, decays, constants)
         alone = not any(ctx.needs_input_grad[i] for i in (1, 2, 5))  # of weight, bias and decays
         found = run_backward(grads[0], xs, neurons, ctx.values, group, backend, by_inputs_alone=alone)

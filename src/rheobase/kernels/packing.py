@@ -2,6 +2,9 @@
 
 With W = ceil(numel / 8) bytes, element j * W + w of the memory is bit j of byte w. Neighbours in memory stay
 neighbours, so packing and unpacking access contiguous memory.
+
+If T divides 8, a byte can hold all timesteps of its neurons (see `neurons_per_byte`). The soma's kernels on a GPU then
+write bits together with the spikes, and read a branch of spikes from them.
 """
 
 from typing import NamedTuple
@@ -23,10 +26,15 @@ _marked = WeakTensorKeyDictionary()  # tensors of spikes -> their version when t
 _packed_already = WeakTensorKeyDictionary()  # spikes -> their version, bits and Packed
 
 
-def mark_spikes(x: Tensor) -> None:
-    """Mark a tensor as binary spikes. The mark holds for views of it too, and ends when it is changed in place."""
+def mark_spikes(x: Tensor, bits: Tensor | None = None) -> None:
+    """Mark a tensor as binary spikes. The mark holds for views of it too, and ends when it is changed in place.
+
+    If given, `bits` are those that `pack` would return.
+    """
     whole = x._base is not None and x._base.numel() == x.numel()
     _marked[x._base if whole else x] = x._version
+    if bits is not None:
+        _packed_already[x] = x._version, bits, _form(x)
 
 
 def are_marked(x: Tensor) -> bool:
@@ -45,6 +53,24 @@ def pack_once(spikes: Tensor, backend: str) -> tuple[Tensor, Packed]:
     return bits, packed
 
 
+def neurons_per_byte(spikes: Tensor) -> int:
+    """Return how many neurons share a byte of these spikes [T, N, C, ...], packed; 0 if a byte has not all timesteps.
+
+    With n neurons per byte, channels last and R rows of C channels, bit t * n + q of byte r * C + c is the spike at
+    timestep t of channel c in row q * R / n + r.
+    """
+    steps, channels = spikes.shape[0], spikes.shape[2]
+    shared = 8 // steps if steps in (1, 2, 4, 8) else 0
+    if not shared or not spikes.movedim(2, -1).is_contiguous():
+        return 0
+    return 0 if spikes.numel() // (steps * channels) % shared else shared
+
+
+def readable(stride: tuple[int, ...], beside: Tensor) -> bool:
+    """Return whether the soma's kernels on a GPU can read packed spikes of this stride beside another branch."""
+    return beside.stride() == stride and neurons_per_byte(beside) > 0
+
+
 def pack(spikes: Tensor, backend: str) -> tuple[Tensor, Packed]:
     """Return the bits [ceil(numel / 8)] of a tensor that holds only 0 and 1."""
     if not _dense(spikes):
@@ -59,7 +85,11 @@ def pack(spikes: Tensor, backend: str) -> tuple[Tensor, Packed]:
         bits.zero_()
         for j, part in enumerate(flat.split(len(bits))):
             bits[: len(part)] |= part.to(torch.uint8) << j
-    return bits, Packed(spikes.shape, spikes.stride(), spikes.dtype)
+    return bits, _form(spikes)
+
+
+def _form(spikes: Tensor) -> Packed:
+    return Packed(spikes.shape, spikes.stride(), spikes.dtype)
 
 
 def unpack(bits: Tensor, packed: Packed, backend: str) -> Tensor:

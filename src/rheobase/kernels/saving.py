@@ -15,12 +15,12 @@ from rheobase.kernels import convolution
 from rheobase.kernels.fused import (
     Neurons,
     Settings,
-    leave_out_moments,
+    leave_out_all_but_spikes,
     refuse_higher_derivatives,
     run_backward,
     run_forward,
 )
-from rheobase.kernels.packing import Packed, pack_once, unpack
+from rheobase.kernels.packing import Packed, pack_once, readable, unpack
 from rheobase.kernels.winograd import Window
 
 
@@ -69,8 +69,8 @@ def fire_saving(
     var: Tensor | None,
     decays: Tensor | None,
     settings: Settings,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Spikes, mean and variance."""
+) -> tuple[Tensor, ...]:
+    """Spikes, mean, variance, and the packed spikes if asked for."""
     xs, binary, synapses, kernels = zip(*branches, strict=True)
     kept = [pack_once(x, settings.backend) if b else (x.detach(), None) for x, b in zip(xs, binary, strict=True)]
     bits, packed = zip(*kept, strict=True)
@@ -92,7 +92,7 @@ class _SavingFire(torch.autograd.Function):
         var: Tensor | None,
         decays: Tensor | None,
         *tensors: Tensor,
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    ) -> tuple[Tensor, ...]:
         n = len(synapses)
         inputs, kernels, bits = tensors[:n], tensors[n : 2 * n], tensors[2 * n :]
         xs = [
@@ -100,12 +100,15 @@ class _SavingFire(torch.autograd.Function):
             for synapse, x, kernel in zip(synapses, inputs, kernels, strict=True)
         ]
         check_branches(xs, weight, bias, None if mean is None or var is None else (mean, var))
-        spikes, neurons, values = run_forward(xs, weight, bias, mean, var, decays, settings)
         outputs = [x if synapse and synapse.keep_output else None for x, synapse in zip(xs, synapses, strict=True)]
-        ctx.save_for_backward(*neurons[:-1], *bits, *kernels, *outputs)
-        ctx.settings, ctx.synapses, ctx.packed, ctx.values = settings, synapses, packed, values
-        leave_out_moments(ctx, neurons)
-        return spikes, neurons.mean, neurons.var
+        ctx.reads_bits = _reads_bits(xs, synapses, packed, settings.backend)
+        if ctx.reads_bits:
+            xs[1] = bits[1]
+        result = run_forward(xs, weight, bias, mean, var, decays, settings)
+        ctx.save_for_backward(*result.neurons[:-1], *bits, *kernels, *outputs)
+        ctx.settings, ctx.synapses, ctx.packed, ctx.values = settings, synapses, packed, result.values
+        leave_out_all_but_spikes(ctx, result)
+        return result.spikes, result.neurons.mean, result.neurons.var, result.bits
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
@@ -113,9 +116,11 @@ class _SavingFire(torch.autograd.Function):
         if grads[0] is None:
             return (None,) * len(ctx.needs_input_grad)
         weight, bias, mean, var, decays, *saved = ctx.saved_tensors
-        constants, group, backend = ctx.settings
+        constants, group, backend, _ = ctx.settings
         n = len(ctx.synapses)
         bits, kernels, xs = saved[:n], saved[n : 2 * n], saved[2 * n :]
+        if ctx.reads_bits:
+            xs[1] = bits[1]
 
         def unpacked(i: int) -> Tensor:
             packed = ctx.packed[i]
@@ -141,3 +146,12 @@ class _SavingFire(torch.autograd.Function):
             grad_kernels.append(grad_kernel)
         of_neurons = (found.weight, found.bias, None, None, found.decays)
         return None, None, None, *of_neurons, *grad_inputs, *grad_kernels, *[None] * n
+
+
+def _reads_bits(
+    xs: Sequence[Tensor], synapses: Sequence[Synapse | None], packed: Sequence[Packed | None], backend: str
+) -> bool:
+    """Return whether the kernels can read the second of two branches, spikes without a synapse, from its bits."""
+    if backend != "triton" or len(xs) != 2 or synapses[1] is not None or packed[1] is None:
+        return False
+    return readable(packed[1].stride, xs[0])

@@ -13,8 +13,9 @@ from torch import Tensor
 
 from rheobase.kernels import triton_kernels as kernels
 from rheobase.kernels.bare import BareNeurons
-from rheobase.kernels.fused import Neurons, is_static, one_step_if_static, sums_rows
+from rheobase.kernels.fused import Neurons, are_bits, is_static, one_step_if_static, sums_rows
 from rheobase.kernels.launching import on_grid
+from rheobase.kernels.packing import neurons_per_byte
 
 LONGEST_SEGMENT = 8
 PROGRAMS = 2112  # of a reduction, when there is that much to do: 16 on each processor of an H100 or H200
@@ -71,7 +72,9 @@ class _Layout:
         return cls(False, n * pixels, channels, channels * pixels, pixels, pixels)
 
     def fit(self, x: Tensor) -> Tensor:
-        """x itself where its steps lie like this, else a copy that does."""
+        """x itself where its steps lie like this or are bits, else a copy that does."""
+        if are_bits(x):
+            return x
         step = x[0].movedim(1, -1) if self.channels_last else x[0]
         if step.is_contiguous():
             return x
@@ -90,10 +93,10 @@ class _Layout:
         width = min(triton.next_power_of_2(self.channels), widest)
         return {"ROWS": elements // width, "CHANNELS": width, "num_warps": warps}
 
-    def grid(self, step: str) -> tuple[int, int]:
-        """Programs over rows and over blocks of channels."""
+    def grid(self, step: str, sharing: int = 1) -> tuple[int, int]:
+        """Programs over rows, of which so many are `sharing` bytes, and over blocks of channels."""
         tile, programs = self.tile(step), TILES[step].programs
-        tiles, blocks = triton.cdiv(self.rows, tile["ROWS"]), triton.cdiv(self.channels, tile["CHANNELS"])
+        tiles, blocks = triton.cdiv(self.rows // sharing, tile["ROWS"]), triton.cdiv(self.channels, tile["CHANNELS"])
         return min(tiles, triton.cdiv(programs, blocks) if programs else tiles), blocks
 
 
@@ -126,21 +129,28 @@ def _tensors(neurons: Neurons) -> list[Tensor | None]:
     return [None if p is None else p.contiguous() for p in neurons[:-1]]
 
 
+def _per_byte(xs: list[Tensor], like: Tensor) -> int:
+    """How many neurons share a byte of the last branch; 0 if it is no bits."""
+    return neurons_per_byte(like) if are_bits(xs[-1]) else 0
+
+
 @on_device_of_first
 def statistics(xs: list[Tensor]) -> Tensor:
     dtype, n = torch.promote_types(xs[0].dtype, torch.float32), len(xs)
     found = torch.empty(2 * n + 1, xs[0].shape[2], dtype=dtype, device=xs[0].device)
     for branch, x in enumerate(map(one_step_if_static, xs)):
-        layout = _Layout.of(x)
+        sequence = xs[0] if are_bits(x) else x
+        layout = _Layout.of(sequence)
         x = layout.fit(x)
-        steps = x.shape[0]
+        steps = sequence.shape[0]
         tile = layout.tile("statistics")
         grid = layout.grid("statistics")
         partial = torch.empty(grid[0], 2, layout.channels, dtype=dtype, device=x.device)
         shifts = torch.empty(layout.channels, dtype=dtype, device=x.device)
         on_grid(kernels.statistics_kernel, grid)(
             x, partial, shifts, layout.rows, layout.channels, x.stride(0), layout.stride_n, layout.stride_c,
-            T=steps, SEGMENT=_segment(steps), PIXELS=layout.pixels, ACC=_accumulator(dtype), **tile,
+            T=steps, SEGMENT=_segment(steps), PIXELS=layout.pixels, PER_BYTE=_per_byte([x], sequence),
+            ACC=_accumulator(dtype), **tile,
         )  # fmt: skip
         on_grid(kernels.join_statistics_kernel, (triton.cdiv(layout.channels, 4),))(
             partial, shifts, found[branch], found[n + branch], found[2 * n],
@@ -162,18 +172,21 @@ def join(everyone: Tensor) -> Tensor:
 
 
 @on_device_of_first
-def forward(xs: list[Tensor], neurons: Neurons) -> Tensor:
+def forward(xs: list[Tensor], neurons: Neurons, pack: bool) -> tuple[Tensor, Tensor]:
     layout = _Layout.of(xs[0])
     xs = [layout.fit(x) for x in xs]
     spikes = layout.empty(xs[0])
+    sharing = neurons_per_byte(spikes) if pack else 0
+    bits = torch.empty(spikes.numel() // 8 if sharing else 0, dtype=torch.uint8, device=spikes.device)
     tile = layout.tile("forward")
-    on_grid(kernels.forward_kernel, layout.grid("forward"))(
-        xs[0], xs[-1], spikes, *_tensors(neurons),
+    on_grid(kernels.forward_kernel, layout.grid("forward", sharing or 1))(
+        xs[0], xs[-1], spikes, bits if sharing else None, *_tensors(neurons),
         layout.rows, layout.channels, xs[0].stride(0), xs[-1].stride(0), spikes.stride(0),
         layout.stride_n, layout.stride_c,
-        PIXELS=layout.pixels, **_constants(xs[0], neurons), **tile,
+        PIXELS=layout.pixels, PER_BYTE=_per_byte(xs, spikes), SHARING=sharing or 1,
+        **_constants(xs[0], neurons), **tile,
     )  # fmt: skip
-    return spikes
+    return spikes, bits
 
 
 @on_device_of_first
@@ -202,7 +215,10 @@ def backward_inputs(
     layout = _Layout.of(xs[0])
     tile = layout.tile("backward_inputs")
     fitted = [layout.fit(x) for x in xs]
-    outs = [x if i in overwritten else layout.empty(one_step_if_static(x)) for i, x in enumerate(fitted)]
+    outs = [
+        x if i in overwritten else layout.empty(grad if are_bits(x) else one_step_if_static(x))
+        for i, x in enumerate(fitted)
+    ]
     finite = 0 if isinf(count) else round(count)
     _backward(layout, tile, layout.grid("backward_inputs"), grad, fitted, outs, neurons, sums, finite)
     for i in overwritten:
@@ -230,7 +246,8 @@ def _backward(
         grad, xs[0], xs[-1], outs[0], outs[-1], starts, *_tensors(neurons), sums, count,
         layout.rows, layout.channels, *(x.stride(0) for x in (grad, xs[0], xs[-1], outs[0], outs[-1])),
         grad[0].numel(), layout.stride_n, layout.stride_c,
-        PIXELS=layout.pixels, STATIC1=is_static(xs[0]), STATIC2=is_static(xs[-1]), SUMS=sums is None,
+        PIXELS=layout.pixels, STATIC1=is_static(xs[0]), STATIC2=is_static(xs[-1]),
+        PER_BYTE=_per_byte(xs, grad), SUMS=sums is None,
         RESET_GRADIENT=neurons.constants.reset_gradient, SURROGATE=neurons.constants.surrogate,
         WIDTH=neurons.constants.width, **constants, **tile,
     )  # fmt: skip

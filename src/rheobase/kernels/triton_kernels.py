@@ -49,6 +49,19 @@ def _store_step(x, t, stride_t, at, value, mask, T: tl.constexpr, SEGMENT: tl.co
 
 
 @triton.jit
+def _load_bits(bits, row, column, rows, channels, mask, PER_BYTE: tl.constexpr):
+    """The packed spikes of a tile: bit t * PER_BYTE of every element is that of step t (`packing.neurons_per_byte`)."""
+    sharing = rows // PER_BYTE
+    at = (row % sharing).to(tl.int64)[:, None] * channels + column[None, :]
+    return tl.load(bits + at, mask, other=0).to(tl.int32) >> (row // sharing)[:, None]
+
+
+@triton.jit
+def _spike(bits, t, PER_BYTE: tl.constexpr):
+    return tl.where((bits >> (t * PER_BYTE)) & 1 != 0, 1.0, 0.0)
+
+
+@triton.jit
 def _learnt_decay(decays, column, channels, otherwise):
     """The decay of every channel if it is learnt, else a value that is not used."""
     decay = otherwise
@@ -138,23 +151,37 @@ def _through_neuron(
 @triton.jit
 def statistics_kernel(
     x, partial, shifts, rows, channels, stride_t, stride_n, stride_c,
-    T: tl.constexpr, SEGMENT: tl.constexpr, PIXELS: tl.constexpr, ACC: tl.constexpr, ROWS: tl.constexpr,
-    CHANNELS: tl.constexpr,
+    T: tl.constexpr, SEGMENT: tl.constexpr, PIXELS: tl.constexpr, PER_BYTE: tl.constexpr, ACC: tl.constexpr,
+    ROWS: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
-    """Mean and squared deviations of one program's tiles, about the mean of the first tile: no cancellation."""
+    """Mean and squared deviations of one program's tiles, about the mean of the first tile: no cancellation.
+
+    If PER_BYTE is not 0, x are packed spikes.
+    """
     tiles = tl.cdiv(rows, ROWS)
     column = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
-    at, mask = _offsets(tl.arange(0, ROWS), column, rows, channels, stride_n, stride_c, PIXELS)
-    shift = tl.sum(tl.load(x + at, mask, other=0).to(ACC), 0) / tl.minimum(ROWS, rows)
+    row = tl.arange(0, ROWS)
+    at, mask = _offsets(row, column, rows, channels, stride_n, stride_c, PIXELS)
+    if PER_BYTE > 0:
+        first = _spike(_load_bits(x, row, column, rows, channels, mask, PER_BYTE), 0, PER_BYTE)
+    else:
+        first = tl.load(x + at, mask, other=0)
+    shift = tl.sum(first.to(ACC), 0) / tl.minimum(ROWS, rows)
     total = tl.zeros((ROWS, CHANNELS), ACC)
     squares = tl.zeros((ROWS, CHANNELS), ACC)
     for taken in range(tl.program_id(0), tiles, tl.num_programs(0)):
         row = (tiles - 1 - taken) * ROWS + tl.arange(0, ROWS)
         at, mask = _offsets(row, column, rows, channels, stride_n, stride_c, PIXELS)
+        if PER_BYTE > 0:
+            bits = _load_bits(x, row, column, rows, channels, mask, PER_BYTE)
         for start in range(0, T, SEGMENT):
             for i in tl.static_range(SEGMENT):
                 present = mask if T % SEGMENT == 0 else mask & (start + i < T)
-                centred = _load_step(x, start + i, stride_t, at, mask, T, SEGMENT).to(ACC) - shift
+                if PER_BYTE > 0:
+                    value = _spike(bits, start + i, PER_BYTE)
+                else:
+                    value = _load_step(x, start + i, stride_t, at, mask, T, SEGMENT)
+                centred = value.to(ACC) - shift
                 centred = tl.where(present, centred, 0.0)
                 total += centred
                 squares += centred * centred
@@ -229,35 +256,54 @@ def join_members_kernel(everyone, joined, members, channels, BRANCHES: tl.conste
 
 @triton.jit
 def forward_kernel(
-    x1, x2, spikes, weight, bias, mean, var, decays, rows, channels, x1_stride_t, x2_stride_t, stride_t, stride_n,
-    stride_c, T: tl.constexpr, SEGMENT: tl.constexpr, PIXELS: tl.constexpr, BRANCHES: tl.constexpr, K: tl.constexpr,
-    EPS: tl.constexpr, DECAY: tl.constexpr, LEARNT: tl.constexpr, V_TH: tl.constexpr, SOFT: tl.constexpr,
-    ACC: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr,
+    x1, x2, spikes, bits, weight, bias, mean, var, decays, rows, channels, x1_stride_t, x2_stride_t, stride_t, stride_n,
+    stride_c, T: tl.constexpr, SEGMENT: tl.constexpr, PIXELS: tl.constexpr, BRANCHES: tl.constexpr,
+    PER_BYTE: tl.constexpr, SHARING: tl.constexpr, K: tl.constexpr, EPS: tl.constexpr, DECAY: tl.constexpr,
+    LEARNT: tl.constexpr, V_TH: tl.constexpr, SOFT: tl.constexpr, ACC: tl.constexpr, ROWS: tl.constexpr,
+    CHANNELS: tl.constexpr,
 ):  # fmt: skip
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    """The spikes. If PER_BYTE is not 0, x2 are packed spikes.
+
+    A program takes SHARING tiles. If it is asked for `bits`, the neurons of these tiles share bytes. Rows at the end of
+    a tile can belong to another program too, which writes the same spikes.
+    """
     column = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
-    at, mask = _offsets(row, column, rows, channels, stride_n, stride_c, PIXELS)
     scale1, shift, _, _ = _coefficients(weight, bias, mean, var, 0, column, channels, K, EPS)
     scale2 = scale1
     if BRANCHES == 2:
         scale2, shift2, _, _ = _coefficients(weight, bias, mean, var, 1, column, channels, K, EPS)
         shift += shift2
     decay = _learnt_decay(decays, column, channels, scale1)
-    v = tl.zeros((ROWS, CHANNELS), ACC)
-    for start in range(0, T, SEGMENT):
-        first_inputs = ()
-        second_inputs = ()
-        for i in tl.static_range(SEGMENT):
-            first_inputs = first_inputs + (_load_step(x1, start + i, x1_stride_t, at, mask, T, SEGMENT),)
-            if BRANCHES == 2:
-                second_inputs = second_inputs + (_load_step(x2, start + i, x2_stride_t, at, mask, T, SEGMENT),)
-        for i in tl.static_range(SEGMENT):
-            a = first_inputs[i]
-            b = second_inputs[i] if BRANCHES == 2 else a
-            u = _potential(v, a, b, scale1, scale2, shift, decay, BRANCHES, DECAY, LEARNT)
-            fired = u > V_TH
-            _store_step(spikes, start + i, stride_t, at, tl.where(fired, 1.0, 0.0), mask, T, SEGMENT)
-            v = _after_reset(u, fired, V_TH, SOFT)
+    first_row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    apart = rows // SHARING
+    fired_at = tl.zeros((ROWS, CHANNELS), tl.int32)
+    for tile in tl.static_range(SHARING):
+        row = first_row + tile * apart
+        at, mask = _offsets(row, column, rows, channels, stride_n, stride_c, PIXELS)
+        if PER_BYTE > 0:
+            second_bits = _load_bits(x2, row, column, rows, channels, mask, PER_BYTE)
+        v = tl.zeros((ROWS, CHANNELS), ACC)
+        for start in range(0, T, SEGMENT):
+            first_inputs = ()
+            second_inputs = ()
+            for i in tl.static_range(SEGMENT):
+                first_inputs = first_inputs + (_load_step(x1, start + i, x1_stride_t, at, mask, T, SEGMENT),)
+                if PER_BYTE > 0:
+                    second_inputs = second_inputs + (_spike(second_bits, i, PER_BYTE),)
+                elif BRANCHES == 2:
+                    second_inputs = second_inputs + (_load_step(x2, start + i, x2_stride_t, at, mask, T, SEGMENT),)
+            for i in tl.static_range(SEGMENT):
+                a = first_inputs[i]
+                b = second_inputs[i] if BRANCHES == 2 else a
+                u = _potential(v, a, b, scale1, scale2, shift, decay, BRANCHES, DECAY, LEARNT)
+                fired = u > V_TH
+                _store_step(spikes, start + i, stride_t, at, tl.where(fired, 1.0, 0.0), mask, T, SEGMENT)
+                if bits is not None:
+                    fired_at |= tl.where(fired, 1 << (i * SHARING + tile), 0)
+                v = _after_reset(u, fired, V_TH, SOFT)
+    if bits is not None:
+        at, mask = _offsets(first_row, column, apart, channels, stride_n, stride_c, PIXELS)
+        tl.store(bits + at, fired_at.to(tl.uint8), mask)
 
 
 @triton.jit
@@ -315,12 +361,13 @@ def backward_kernel(
     grad, x1, x2, out1, out2, starts, weight, bias, mean, var, decays, sums, count, rows, channels,
     grad_stride_t, x1_stride_t, x2_stride_t, out1_stride_t, out2_stride_t, starts_stride, stride_n, stride_c,
     T: tl.constexpr, SEGMENT: tl.constexpr, PIXELS: tl.constexpr, BRANCHES: tl.constexpr, STATIC1: tl.constexpr,
-    STATIC2: tl.constexpr, SUMS: tl.constexpr, K: tl.constexpr, EPS: tl.constexpr, DECAY: tl.constexpr,
-    LEARNT: tl.constexpr, V_TH: tl.constexpr, SOFT: tl.constexpr, RESET_GRADIENT: tl.constexpr,
+    STATIC2: tl.constexpr, PER_BYTE: tl.constexpr, SUMS: tl.constexpr, K: tl.constexpr, EPS: tl.constexpr,
+    DECAY: tl.constexpr, LEARNT: tl.constexpr, V_TH: tl.constexpr, SOFT: tl.constexpr, RESET_GRADIENT: tl.constexpr,
     SURROGATE: tl.constexpr, WIDTH: tl.constexpr, ACC: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
     """Backpropagation through time: either partial SUMS of a program's tiles into out1, or the input gradients of its
-    one tile into out1 and out2. The count of values behind the moments is 0 where those are constants.
+    one tile into out1 and out2. The count of values behind the moments is 0 where those are constants. If PER_BYTE is
+    not 0, x2 are packed spikes.
     """
     tiles = tl.cdiv(rows, ROWS)
     column = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
@@ -350,6 +397,8 @@ def backward_kernel(
     for taken in range(tl.program_id(0), tiles, tl.num_programs(0)):
         row = (tiles - 1 - taken if SUMS else taken) * ROWS + tl.arange(0, ROWS)
         at, mask = _offsets(row, column, rows, channels, stride_n, stride_c, PIXELS)
+        if PER_BYTE > 0:
+            second_bits = _load_bits(x2, row, column, rows, channels, mask, PER_BYTE)
         v = tl.zeros((ROWS, CHANNELS), ACC)
         if SEGMENTS > 1:
             for segment in range(SEGMENTS - 1):
@@ -373,7 +422,11 @@ def backward_kernel(
             grads = ()
             for i in tl.static_range(SEGMENT):
                 a = _load_step(x1, segment * SEGMENT + i, x1_stride_t, at, mask, T, SEGMENT)
-                b = _load_step(x2, segment * SEGMENT + i, x2_stride_t, at, mask, T, SEGMENT) if BRANCHES == 2 else a
+                b = a
+                if PER_BYTE > 0:
+                    b = _spike(second_bits, i, PER_BYTE)
+                elif BRANCHES == 2:
+                    b = _load_step(x2, segment * SEGMENT + i, x2_stride_t, at, mask, T, SEGMENT)
                 grads = grads + (_load_step(grad, segment * SEGMENT + i, grad_stride_t, at, mask, T, SEGMENT),)
                 u = _potential(v, a, b, scale1, scale2, shift, decay, BRANCHES, DECAY, LEARNT)
                 v = _after_reset(u, u > V_TH, V_TH, SOFT)

@@ -4,8 +4,9 @@ This module holds parameters and buffers; the maths is in `functional` and `kern
 sequences [T, N, ...] and keep no state between calls. Synapses fold T into the batch.
 """
 
-from rheobase.nn.convolution import MEMORY, Conv2d, DeferredConv, hold, set_memory
+from rheobase.nn.convolution import Conv2d, DeferredConv, hold
 from rheobase.nn.input import as_sequence
+from rheobase.nn.memory import MEMORY, set_memory
 from rheobase.nn.pooling import AvgPool2d
 from rheobase.nn.qcfs import QcfsSoma
 from rheobase.nn.relu import ReluSoma

@@ -10,13 +10,6 @@ from torch.utils._pytree import tree_map
 
 from rheobase import kernels
 
-MEMORY = {
-    "speed": "keep spikes and synapse outputs unchanged",
-    "packed": "keep spikes as one bit each",
-    "recompute": "keep only spikes, as one bit each, and recompute the synapse outputs",
-}
-"""What each memory mode of a network keeps for the backward pass."""
-
 
 class Conv2d(nn.Conv2d):
     """`torch.nn.Conv2d` on a sequence [T, N, C, H, W]. An input that is the same at all timesteps is convolved once.
@@ -154,18 +147,6 @@ for _name in (
 def carried_out(x: Any) -> Any:
     """Return the output of a deferred convolution, and anything else unchanged."""
     return x.carried_out() if isinstance(x, DeferredConv) else x
-
-
-def set_memory(module: nn.Module, memory: str) -> None:
-    """Set what every convolution in `module` keeps for the backward pass: a key of `MEMORY`.
-
-    This saves memory if the convolution feeds a soma. Its input is kept as bits if it comes straight from a soma.
-    """
-    if memory not in MEMORY:
-        raise ValueError(f"unknown memory mode '{memory}'; choose one of {', '.join(MEMORY)}")
-    for path, layer in module.named_modules():
-        if isinstance(layer, Conv2d):
-            layer.memory, layer.path = memory, path
 
 
 class _Hold(torch.autograd.Function):

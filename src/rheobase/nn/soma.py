@@ -28,6 +28,8 @@ class Soma(TdBN):
     Gradients flow through the reset unless `reset_gradient` is false. docs/neurons.md has the equations.
     """
 
+    pack = False  # whether synapses keep the spikes as bits; see `set_memory`
+
     def __init__(
         self,
         channels: int,
@@ -103,7 +105,7 @@ class Soma(TdBN):
     def _fire(
         self, xs: Sequence[Tensor | DeferredConv], weight: Tensor, moments: Moments | None
     ) -> tuple[Tensor, Moments]:
-        spikes, moments = kernels.fire(
+        return kernels.fire(
             xs,
             weight,
             self.bias,
@@ -116,10 +118,8 @@ class Soma(TdBN):
             reset_gradient=self.reset_gradient,
             moments=moments,
             group=self.group,
+            pack=self.pack,
         )
-        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
-            kernels.mark_spikes(spikes)
-        return spikes, moments
 
     def _moments(self) -> Moments | None:
         """Return the moments of tdBN. Without normalisation, return moments that change nothing."""

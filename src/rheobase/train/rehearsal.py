@@ -6,6 +6,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from rheobase import kernels
 from rheobase.data.feed import Feed
 from rheobase.extras import installed
 from rheobase.kernels.fused import Constants, Received, empty_like_sequence
@@ -33,7 +34,9 @@ def received(network: nn.Module, recipe: Recipe, images: Tensor, timesteps: int)
 
     def silent(soma: Soma, *xs: Tensor) -> Tensor:
         found.append(_noted(soma, xs))
-        return empty_like_sequence(xs[0]).zero_()
+        spikes = empty_like_sequence(xs[0]).zero_()
+        kernels.mark_spikes(spikes)
+        return spikes
 
     modes = {module: module.training for module in network.modules()}
     somas = [module for module in modes if isinstance(module, Soma) and type(module).forward is Soma.forward]
@@ -60,4 +63,6 @@ def _noted(soma: Soma, xs: tuple[Tensor, ...]) -> Received:
         learns_decay=learns,
         normalises=soma.normalize,
         members=None if soma.group is None else soma.group.size(),
+        packs=soma.pack,
+        reads_bits=soma.pack and len(xs) == 2 and kernels.are_marked(xs[1]) and kernels.readable(xs[1].stride(), xs[0]),
     )
