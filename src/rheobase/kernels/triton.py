@@ -192,12 +192,11 @@ def forward(xs: list[Tensor], neurons: Neurons, pack: bool) -> tuple[Tensor, Ten
 @on_device_of_first
 def backward_sums(grad: Tensor, xs: list[Tensor], neurons: Neurons) -> Tensor:
     layout = _Layout.of(xs[0])
-    tile = layout.tile("backward_sums")
     grid = layout.grid("backward_sums")
     xs = [layout.fit(x) for x in xs]
     rows = sums_rows(neurons)
     partial = neurons.weight.new_empty(grid[0], rows, layout.channels)
-    _backward(layout, tile, grid, grad, xs, [partial], neurons)
+    _backward(layout, "backward_sums", grad, xs, [partial], neurons)
     sums = torch.empty_like(partial[0])
     on_grid(kernels.join_sums_kernel, (triton.cdiv(layout.channels, 4), rows))(
         partial, sums, neurons.var.contiguous(), layout.channels, grid[0],
@@ -213,14 +212,13 @@ def backward_inputs(
     grad: Tensor, xs: list[Tensor], neurons: Neurons, sums: Tensor, count: float, overwritten: Collection[int]
 ) -> list[Tensor]:
     layout = _Layout.of(xs[0])
-    tile = layout.tile("backward_inputs")
     fitted = [layout.fit(x) for x in xs]
     outs = [
         x if i in overwritten else layout.empty(grad if are_bits(x) else one_step_if_static(x))
         for i, x in enumerate(fitted)
     ]
     finite = 0 if isinf(count) else round(count)
-    _backward(layout, tile, layout.grid("backward_inputs"), grad, fitted, outs, neurons, sums, finite)
+    _backward(layout, "backward_inputs", grad, fitted, outs, neurons, sums, finite)
     for i in overwritten:
         if outs[i] is not xs[i]:  # it did not lie as the kernel needs it
             xs[i].copy_(outs[i])
@@ -229,8 +227,7 @@ def backward_inputs(
 
 def _backward(
     layout: _Layout,
-    tile: dict[str, int],
-    grid: tuple[int, int],
+    step: str,
     grad: Tensor,
     xs: list[Tensor],
     outs: list[Tensor],
@@ -242,14 +239,14 @@ def _backward(
     constants = _constants(grad, neurons)
     segments = triton.cdiv(grad.shape[0], constants["SEGMENT"])
     starts = neurons.weight.new_empty(segments - 1, grad[0].numel()) if segments > 1 else None
-    on_grid(kernels.backward_kernel, grid)(
+    on_grid(kernels.backward_kernel, layout.grid(step))(
         grad, xs[0], xs[-1], outs[0], outs[-1], starts, *_tensors(neurons), sums, count,
         layout.rows, layout.channels, *(x.stride(0) for x in (grad, xs[0], xs[-1], outs[0], outs[-1])),
         grad[0].numel(), layout.stride_n, layout.stride_c,
         PIXELS=layout.pixels, STATIC1=is_static(xs[0]), STATIC2=is_static(xs[-1]),
-        PER_BYTE=_per_byte(xs, grad), SUMS=sums is None,
+        PER_BYTE=_per_byte(xs, grad), SUMS=sums is None, ALONE=TILES[step].programs is None,
         RESET_GRADIENT=neurons.constants.reset_gradient, SURROGATE=neurons.constants.surrogate,
-        WIDTH=neurons.constants.width, **constants, **tile,
+        WIDTH=neurons.constants.width, **constants, **layout.tile(step),
     )  # fmt: skip
 
 

@@ -23,14 +23,24 @@ def _offsets(row, column, rows, channels, stride_n, stride_c, PIXELS: tl.constex
 
 
 @triton.jit
-def _coefficients(weight, bias, mean, var, branch, column, channels, K: tl.constexpr, EPS: tl.constexpr):
+def _coefficients(weight, bias, mean, var, branch, channel, channels, K: tl.constexpr, EPS: tl.constexpr):
     """tdBN of one branch as x * scale + shift; mean and 1 / sqrt(var + eps) beside it."""
-    at = branch * channels + column
-    mask = column < channels
+    at = branch * channels + channel
+    mask = channel < channels
     mean = tl.load(mean + at, mask, other=0)
-    rstd = 1 / tl.sqrt(tl.load(var + at, mask, other=1) + EPS)
+    rstd = tl.rsqrt(tl.load(var + at, mask, other=1) + EPS)
     scale = tl.load(weight + at, mask, other=0) * K * rstd
     return scale, tl.load(bias + at, mask, other=0) - mean * scale, mean, rstd
+
+
+@triton.jit
+def _channels_of_tile(column, ROWS: tl.constexpr):
+    """The channel of every element [ROWS, CHANNELS] of a tile.
+
+    With it, each thread loads the values of its own channels. One load per channel would be less, but would have to be
+    passed on between threads, through barriers.
+    """
+    return tl.broadcast_to(column[None, :], (ROWS, column.shape[0]))
 
 
 @triton.jit
@@ -62,11 +72,11 @@ def _spike(bits, t, PER_BYTE: tl.constexpr):
 
 
 @triton.jit
-def _learnt_decay(decays, column, channels, otherwise):
+def _learnt_decay(decays, channel, channels, otherwise):
     """The decay of every channel if it is learnt, else a value that is not used."""
     decay = otherwise
     if decays is not None:
-        decay = tl.load(decays + column, column < channels, other=0)
+        decay = tl.load(decays + channel, channel < channels, other=0)
     return decay
 
 
@@ -361,23 +371,25 @@ def backward_kernel(
     grad, x1, x2, out1, out2, starts, weight, bias, mean, var, decays, sums, count, rows, channels,
     grad_stride_t, x1_stride_t, x2_stride_t, out1_stride_t, out2_stride_t, starts_stride, stride_n, stride_c,
     T: tl.constexpr, SEGMENT: tl.constexpr, PIXELS: tl.constexpr, BRANCHES: tl.constexpr, STATIC1: tl.constexpr,
-    STATIC2: tl.constexpr, PER_BYTE: tl.constexpr, SUMS: tl.constexpr, K: tl.constexpr, EPS: tl.constexpr,
-    DECAY: tl.constexpr, LEARNT: tl.constexpr, V_TH: tl.constexpr, SOFT: tl.constexpr, RESET_GRADIENT: tl.constexpr,
-    SURROGATE: tl.constexpr, WIDTH: tl.constexpr, ACC: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr,
+    STATIC2: tl.constexpr, PER_BYTE: tl.constexpr, SUMS: tl.constexpr, ALONE: tl.constexpr, K: tl.constexpr,
+    EPS: tl.constexpr, DECAY: tl.constexpr, LEARNT: tl.constexpr, V_TH: tl.constexpr, SOFT: tl.constexpr,
+    RESET_GRADIENT: tl.constexpr, SURROGATE: tl.constexpr, WIDTH: tl.constexpr, ACC: tl.constexpr,
+    ROWS: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
-    """Backpropagation through time: either partial SUMS of a program's tiles into out1, or the input gradients of its
-    one tile into out1 and out2. The count of values behind the moments is 0 where those are constants. If PER_BYTE is
-    not 0, x2 are packed spikes.
+    """Backpropagation through time: partial SUMS of a program's tiles into out1, or their input gradients into out1 and
+    out2. A program has several tiles, or one ALONE. The count of values behind the moments is 0 where those are
+    constants. If PER_BYTE is not 0, x2 are packed spikes.
     """
     tiles = tl.cdiv(rows, ROWS)
     column = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
-    existing = column < channels
-    scale1, shift, mean1, rstd1 = _coefficients(weight, bias, mean, var, 0, column, channels, K, EPS)
+    channel = _channels_of_tile(column, ROWS)
+    existing = channel < channels
+    scale1, shift, mean1, rstd1 = _coefficients(weight, bias, mean, var, 0, channel, channels, K, EPS)
     scale2, mean2, rstd2 = scale1, mean1, rstd1
     if BRANCHES == 2:
-        scale2, shift2, mean2, rstd2 = _coefficients(weight, bias, mean, var, 1, column, channels, K, EPS)
+        scale2, shift2, mean2, rstd2 = _coefficients(weight, bias, mean, var, 1, channel, channels, K, EPS)
         shift += shift2
-    decay = _learnt_decay(decays, column, channels, scale1)
+    decay = _learnt_decay(decays, channel, channels, scale1)
     if SUMS:
         sum_decay = tl.zeros((ROWS, CHANNELS), ACC)
         sum_du = tl.zeros((ROWS, CHANNELS), ACC)
@@ -386,15 +398,20 @@ def backward_kernel(
     else:
         # dx = scale * du + slope * x + offset
         inverse_count = tl.where(count > 0, 1 / tl.cast(tl.maximum(count, 1), ACC), 0.0)
-        sum_du = tl.load(sums + column, existing, other=0)
-        slope1 = -scale1 * rstd1 / K * inverse_count * tl.load(sums + channels + column, existing, other=0)
+        sum_du = tl.load(sums + channel, existing, other=0)
+        slope1 = -scale1 * rstd1 * (1 / K) * inverse_count * tl.load(sums + channels + channel, existing, other=0)
         offset1 = -scale1 * inverse_count * sum_du - slope1 * mean1
         slope2, offset2 = slope1, offset1
         if BRANCHES == 2:
-            slope2 = -scale2 * rstd2 / K * inverse_count * tl.load(sums + 2 * channels + column, existing, other=0)
+            slope2 = (
+                -scale2 * rstd2 * (1 / K) * inverse_count * tl.load(sums + 2 * channels + channel, existing, other=0)
+            )
             offset2 = -scale2 * inverse_count * sum_du - slope2 * mean2
     SEGMENTS: tl.constexpr = (T + SEGMENT - 1) // SEGMENT
-    for taken in range(tl.program_id(0), tiles, tl.num_programs(0)):
+    program = tl.program_id(0)
+    # A single turn, known as such, is no loop: then the tile is loaded while the coefficients are computed.
+    for turn in range(0 if ALONE else program, 1 if ALONE else tiles, 1 if ALONE else tl.num_programs(0)):
+        taken = program if ALONE else turn
         row = (tiles - 1 - taken if SUMS else taken) * ROWS + tl.arange(0, ROWS)
         at, mask = _offsets(row, column, rows, channels, stride_n, stride_c, PIXELS)
         if PER_BYTE > 0:
@@ -465,6 +482,7 @@ def backward_kernel(
                 dx = scale2 * (total / T) + (slope2 * tl.load(x2 + at, mask, other=0).to(ACC) + offset2)
                 tl.store(out2 + at, dx.to(out2.dtype.element_ty), mask)
     if SUMS:
+        existing = column < channels
         out = out1 + tl.program_id(0) * (1 + BRANCHES + LEARNT) * channels + column
         tl.store(out, tl.sum(sum_du, 0), existing)
         tl.store(out + channels, tl.sum(sum_du1, 0), existing)
