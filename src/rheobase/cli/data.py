@@ -148,6 +148,8 @@ def pack(
     from rheobase.data.sets.folder import held_out_in, listings
     from rheobase.data.shards import pack_with_progress
 
+    if not folder.is_dir():
+        raise ValueError(f"{folder} is not a folder; give one with a sub-folder of images per class")
     found = listings(folder)
     shards = pack_with_progress(found, out, held_out=held_out_in(folder))
     train, test = (len(listing.labels) for listing in found[1:])

@@ -55,7 +55,8 @@ def pack(
 
     If `held_out` is n and not 0, every n-th image was taken for testing. `done` is called with the bytes of each image.
     """
-    if out.exists() and (not out.is_dir() or (out / INDEX).exists()):
+    left = [f"{split}-" for split in SPLITS]  # shards without an index: an earlier attempt was stopped
+    if out.exists() and not (out.is_dir() and all(path.name.startswith((".", *left)) for path in out.iterdir())):
         raise ValueError(f"{out} is not an empty folder; choose another")
     out.mkdir(parents=True, exist_ok=True)
     classes, *listings = found
