@@ -61,6 +61,7 @@ def analyze(
 ) -> None:
     """Analyse a trained run, or predict whether a network will train."""
     from rheobase.analysis.distributions import Histogram
+    from rheobase.report.layout import joule
     from rheobase.tasks.inspect import inspect_network, inspect_run
     from rheobase.tasks.open import open_trained
 
@@ -102,8 +103,8 @@ def analyze(
         else:
             console.print(
                 f"{done['additions']:.3g} additions and {done['multiplications']:.3g} multiplications per image, "
-                f"{1e3 * done['joule']:.3g} mJ; a network without spikes: {done['dense']:.3g} of each, "
-                f"{1e3 * done['dense_joule']:.3g} mJ"
+                f"{joule(done['joule'])}; a network without spikes: {done['dense']:.3g} of each, "
+                f"{joule(done['dense_joule'])}"
             )
     healthy = (
         "findings: none, all layers are healthy" if found["layers"] else "findings: none, the network has no somas"

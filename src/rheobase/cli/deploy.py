@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rheobase.cli.common import (
-    RUN_HELP,
     DataOption,
     DeviceOption,
     JsonOption,
@@ -188,7 +187,9 @@ def export(
 
 def verify(
     file: Annotated[Path, typer.Argument(help="File from fold or export.")],
-    run: Annotated[Path, typer.Argument(help=f"{RUN_HELP} Or a file from convert.")],
+    run: Annotated[
+        Path, typer.Argument(help="Folder of a run, a file from convert, or the name of a shipped network.")
+    ],
     data: DataOption = None,
     images: Annotated[int, typer.Option(min=1, help="Test images to compare spike by spike.")] = 32,
     simulate: Annotated[int, typer.Option(min=0, help="How many of these also run in the event-driven simulator.")] = 1,
@@ -206,8 +207,8 @@ def verify(
     if found.simulation is not None:
         other = found.simulation
         console.print(
-            f"event-driven simulator, {other.images} image(s): {other.different} spikes differ, "
-            f"logits differ by {100 * other.logits:.2g} %"
+            f"event-driven simulator, {other.images} image{'' if other.images == 1 else 's'}: "
+            f"{other.different} spikes differ, logits differ by {100 * other.logits:.2g} %"
         )
     if found.operations is not None:
         additions, multiplications = found.operations
