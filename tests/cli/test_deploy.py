@@ -87,7 +87,7 @@ def test_weights_of_16_bits_are_exact_too(run):
         assert call("export", run, "--to", kind, "--int16").exit_code == 0
         output = call("verify", run / f"network-int16.{kind}", run, "--images", 4).output
         assert "NOT" not in output
-    with pytest.raises(ValueError, match="give --int8 or --int16"):
+    with pytest.raises(ValueError, match="--int8 and --int16 exclude each other"):
         call("export", run, "--to", "nir", "--int8", "--int16")
 
 

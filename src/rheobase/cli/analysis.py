@@ -158,13 +158,13 @@ def report(
     data: DataOption = None,
     images: ImagesOption = 360,
     out: Annotated[
-        Path | None, typer.Option(help="File to write; default: report.html in the run folder, or here.")
+        Path | None, typer.Option(help="File to write; default: in the run folder, or in the current folder.")
     ] = None,
     plugin: PluginOption = None,
 ) -> None:
     """Write a report on a run or a deployed network as one self-contained HTML file."""
     target = write_report(run, data=data, images=images, out=out)
-    console.print(f"wrote {target} ({target.stat().st_size / 2**20:.2f} MB); open it in a browser")
+    console.print(f"wrote {target} ({target.stat().st_size / 2**20:.2f} MiB); open it in a browser")
 
 
 def write_report(run: Path, *, data: Path | None = None, images: int = 360, out: Path | None = None) -> Path:

@@ -26,7 +26,7 @@ def register(app: typer.Typer) -> None:
 
 def data(
     name: Annotated[str, typer.Argument(help="Name of a dataset.")],
-    root: Annotated[Path | None, typer.Option(help="Folder with the official files of the dataset.")] = None,
+    root: Annotated[Path | None, typer.Option(help="Folder with the files of the dataset.")] = None,
     size: Annotated[int, typer.Option(min=0, help="Side of the images in pixels; 0: as in the paper.")] = 0,
     timesteps: Annotated[int, typer.Option(min=0, help="Slices per recording; 0: as in the paper.")] = 0,
     slice_by: Annotated[str, typer.Option(help="Slices of equal duration (time) or event count (count).")] = "time",
@@ -140,7 +140,7 @@ def _print_recording(file: Path, seen: "Summary", gap: float) -> None:
 
 def pack(
     folder: Annotated[
-        Path, typer.Argument(help="Folder of images with one sub-folder per class, or of ImageNet's archives.")
+        Path, typer.Argument(help="Folder with one sub-folder of images per class, or with ImageNet's archives.")
     ],
     out: Annotated[Path, typer.Option(help="New folder for the shards.")],
 ) -> None:

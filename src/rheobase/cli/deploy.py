@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from rheobase.deploy.agreement import Agreement
 
 OutOption = Annotated[
-    Path | None, typer.Option(help="File to write; default: in the run folder, or here for other networks.")
+    Path | None, typer.Option(help="File to write; default: in the run folder, or in the current folder.")
 ]
 
 
@@ -165,7 +165,7 @@ def export(
     if form is not Form.canonical and "form" not in signature(module.write).parameters:
         raise ValueError(f"the format {to} has no form '{form}'; leave out --form")
     if int8 and int16:
-        raise ValueError("weights have 8 bits or 16; give --int8 or --int16")
+        raise ValueError("--int8 and --int16 exclude each other; leave one of them out")
     bits = 8 if int8 else 16 if int16 else None
     source = open_run(network)
     found = open_network(source)
@@ -176,7 +176,7 @@ def export(
     options = {} if form is Form.canonical else {"form": form}
     with how_far("finding integers", "layers") as tell:
         write(found, target, module, source, bits=bits, data=data, device=choose_device(device), tell=tell, **options)
-    console.print(f"wrote {target} ({target.stat().st_size / 2**20:.1f} MB)")
+    console.print(f"wrote {target} ({target.stat().st_size / 2**20:.1f} MiB)")
     if isinstance(source, Run) or "converted" in found.info:
         print_next(
             (command_line("verify", target, network, data=data), "compare the file with its source on all test images")

@@ -132,7 +132,7 @@ def read_index(path: Path) -> Listings:
             about: dict[str, Any] = loads((file.metadata() or {})["about"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no dict)
         if about["version"] != VERSION:
-            raise ValueError(f"{path} is of another version of rheobase; pack the images again")
+            raise ValueError(f"{path} comes from another version of rheobase; pack the images again")
         classes = tuple(map(str, about["classes"]))
         archives = [path.parent / str(name) for name in about["archives"]]
         if any("\0" in str(archive) for archive in archives):
