@@ -85,7 +85,7 @@ def analyze(
     else:
         assert run is not None
         found = inspect_run(open_trained(run), data=data, images=images)
-        rows = table("layer", "neurons", "spikes / step", "never fire", "always fire", "potential / v_th")
+        rows = table("layer", "neurons", "firing rate", "never fire", "always fire", "potential / v_th")
         for layer in found["layers"]:
             known = found["membranes"].get(layer["name"])  # unknown for neurons with their own dynamics
             potential = Histogram(**known) if known else None
