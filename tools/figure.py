@@ -101,7 +101,7 @@ def bars(groups: list[Group]) -> str:
     for group in groups:
         y += 22
         parts.append(_text(12, y, group.title, "title"))
-        y += 8
+        y += 14
         longest = max(value for _, value in group.bars)
         for label, value in group.bars:
             kind = "bar own" if label.startswith("Rheobase") else "bar"
@@ -141,9 +141,11 @@ def accuracies(runs: list[Kept]) -> str:
             )
             parts.append(f'<polyline class="{kind}" points="{points}"/>')
         labels.append((kind, f"{group.name}, T = {group.recipe.timesteps}: {mean(group.accuracies):.2f} %"))
-    for i, (kind, words) in enumerate(reversed(labels)):  # at the bottom right, where there are no curves
+    tall = 20 * len(labels)  # at the bottom right, where there are no curves
+    parts.append(f'<rect class="page" x="{WIDTH - 364}" y="{TOP + PLOT - 10 - tall}" width="312" height="{tall}"/>')
+    for i, (kind, words) in enumerate(reversed(labels)):
         place = TOP + PLOT - 16 - 20 * i
-        parts += [_line(kind, WIDTH - 340, WIDTH - 312, place - 4), _text(WIDTH - 304, place, words)]
+        parts += [_line(kind, WIDTH - 356, WIDTH - 328, place - 4), _text(WIDTH - 320, place, words)]
     return _svg(parts, TOP + PLOT + BOTTOM, title)
 
 

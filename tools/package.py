@@ -16,9 +16,8 @@ from rheobase.deploy import shipped
 ROOT = Path(__file__).parents[1]
 LARGEST = 40 * 2**20
 COMMANDS = (
-    ("demo", "--help"),
+    ("demo", "--out", "run"),
     ("models",),
-    ("train", "demo", "--set", "epochs=1", "--out", "run"),
     *(("predict", name, "image.npy") for name in shipped.names()),
 )
 

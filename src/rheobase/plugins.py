@@ -14,9 +14,10 @@ import importlib.util
 import inspect
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -93,7 +94,7 @@ class Shelf:
         """Return the part with this name. If there is none, raise a ValueError that lists the names."""
         if name not in self.parts:
             raise ValueError(
-                f"unknown {self.kind} '{name}'; choose one of {', '.join(self.parts)}, "
+                f"unknown {self.kind} '{name}'{hint(name, self.parts)}; choose one of {', '.join(self.parts)}, "
                 "or give the file that defines it with --plugin"
             )
         return self.parts[name]
@@ -108,6 +109,12 @@ class Shelf:
             ) from None
         except ValueError:  # a builtin without a signature: the call itself will show
             pass
+
+
+def hint(name: str, names: Iterable[str]) -> str:
+    """Return the known name that a mistyped one resembles, as a question in brackets; nothing if there is none."""
+    close = get_close_matches(name, names, 1, cutoff=0.7)
+    return f" (did you mean '{close[0]}'?)" if close else ""
 
 
 _SETTINGS = {"decay": "", "v_th": "", "width": ""}

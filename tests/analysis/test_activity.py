@@ -50,6 +50,7 @@ def test_no_batch_is_refused() -> None:
     ("rates", "dead", "saturated", "words"),
     [
         ([0.2, 0.2], 0.31, 0.0, "31 % of channels never fire"),
+        ([0.0, 0.0], 1.0, 0.0, "no neuron fires; nothing reaches the next layer"),
         ([0.2, 0.2], 0.0, 0.1, "10 % of channels always fire"),
         ([0.001, 0.001], 0.0, 0.0, "only 0.10 % of neurons"),
         ([0.7, 0.7], 0.0, 0.0, "no longer sparse"),

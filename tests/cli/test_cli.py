@@ -128,10 +128,10 @@ def test_plan_shows_all_memory_modes(here: Here) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["train", "dmo"], 1, "unknown recipe 'dmo'; choose one of demo"),
+        (["train", "dmo"], 1, "unknown recipe 'dmo' (did you mean 'demo'?); choose one of demo"),
         (["train"], 1, "no recipe given; choose one of demo"),
         (["train", "demo", "--set", "rate=1"], 1, "a recipe has no setting 'rate'; choose one of data"),
-        (["train", "demo", "--set", "network=resnet9"], 1, "unknown network 'resnet9'; choose one of"),
+        (["train", "demo", "--set", "network=resnet9"], 1, "unknown network 'resnet9' (did you mean 'resnet"),
         (["train", "cifar10_resnet19_t2", "--data", "full"], 1, "no cifar10 in full: expected cifar-10-batches-bin"),
         (["train", "--resume", "full"], 1, "full is not the folder of a run"),
         (["train", "demo", "--resume", "full"], 1, "--resume continues a run unchanged"),
@@ -143,7 +143,9 @@ def test_plan_shows_all_memory_modes(here: Here) -> None:
         (["train", "demo", "--freeze", "body"], 1, "freeze=body needs a trained network to start from"),
         (["train", "demo", "--freeze", "stem"], 2, "invalid value for '--freeze': 'stem' is not one of 'body'; see"),
         (["analyze", "full/something"], 1, "full/something is a file of a deployed network; give the run"),
+        (["analyze", "--network", "spike"], 1, "unknown network 'spike'; choose one of resnet17"),
         (["eval", "full"], 1, "full is not the folder of a run"),
+        (["pack", "nowhere", "--out", "new"], 1, "nowhere is not a folder; give one with a sub-folder of images per"),
         (["eval"], 2, "missing argument 'network'; see rheobase eval --help"),
         (["train", "--epochs", "3"], 2, "no such option: --epochs; see rheobase train --help"),
         (["train", "demo", "--set"], 2, "option '--set' requires an argument"),

@@ -85,7 +85,7 @@ def test_recipes_of_plugins_are_shown_too(here: Here) -> None:
 def test_an_unknown_recipe_is_one_sentence(here: Here) -> None:
     code, output, messages = here("recipes", "dmo")
     assert (code, output, messages.count("\n")) == (1, "", 1)
-    assert "unknown recipe 'dmo'; choose one of demo" in messages
+    assert "unknown recipe 'dmo' (did you mean 'demo'?); choose one of demo" in messages
 
 
 def test_recipes_as_json(here: Here) -> None:

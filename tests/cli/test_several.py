@@ -136,6 +136,9 @@ def test_after_a_relu_network_comes_its_conversion(here: Here, neuron: str, meth
     _, output, _ = here("train", "demo", *SETTINGS, "--set", f"neuron={neuron}", "--out", "run")
     hint = re.search(r"rheobase (convert run .*?)  ", output)
     assert hint is not None
+    for told in (output, here("eval", "run")[1]):
+        assert "active neurons" in told
+        assert "spikes" not in told.splitlines()[1]
     code, output, _ = here(*hint[1].split())
     assert code == 0
     assert f"wrote run/{method}-t32.safetensors" in output

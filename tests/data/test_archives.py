@@ -52,6 +52,6 @@ def test_a_name_that_is_no_text(tmp_path: Path) -> None:
     content[148:156] = f"{sum(content[:512]):06o}\0 ".encode()
     path.write_bytes(content)
     with pytest.raises(
-        ValueError, match=r"a\.tar: not a complete tar archive \('\\udcff\\udcfe' is no name in UTF-8\); get"
+        ValueError, match=r"a\.tar: not a complete tar archive \('\\udcff\\udcfe' is not a name in UTF-8\); get"
     ):
         list(members(path))

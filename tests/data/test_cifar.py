@@ -176,7 +176,7 @@ def test_files_that_hold_no_whole_images(small: Path, bytes_left: int, monkeypat
     path = small / layout.folder / "test_batch.bin"
     path.write_bytes(path.read_bytes()[:bytes_left])
     monkeypatch.setitem(cifar.LAYOUTS, "cifar10", (replace(layout, test={path.name: md5(path)}),))
-    with pytest.raises(ValueError, match=rf"test_batch\.bin: {bytes_left} bytes are no images of 3073; unpack"):
+    with pytest.raises(ValueError, match=rf"test_batch\.bin: {bytes_left} bytes are not whole images of 3073; unpack"):
         data.load("cifar10", small)
 
 

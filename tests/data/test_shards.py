@@ -153,6 +153,12 @@ def test_an_unfinished_pack_leaves_no_data_set(folder: Path, tmp_path: Path) -> 
         shards.pack(listings(folder), tmp_path / "out")
 
 
+def test_shards_are_not_mixed_with_other_files(folder: Path) -> None:
+    with pytest.raises(ValueError, match="is not an empty folder"):
+        shards.pack(listings(folder), folder)
+    assert not list(folder.glob("*.tar"))
+
+
 def test_who_may_read_the_shards_may_read_the_index(packed: Path) -> None:
     assert len({path.stat().st_mode for path in packed.iterdir()}) == 1
 

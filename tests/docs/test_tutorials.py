@@ -53,7 +53,7 @@ def follow(name: str, rheobase: Command, without: tuple[str, ...] = ()) -> tuple
             printed[""] += out.getvalue()
         if kind == "bash":
             printed[block] = script(block)
-        for line in block.splitlines() if kind == "console" else ():
+        for line in block.replace("\\\n", " ").splitlines() if kind == "console" else ():
             code, words, err = rheobase(*shlex.split(line)[1:])
             assert code == 0, f"{line}: {err}"
             printed[line] = words

@@ -334,7 +334,7 @@ def net19() -> SpikingNet:
     [
         (
             lambda: build("resnet18"),
-            "unknown network 'resnet18'; choose one of "
+            "unknown network 'resnet18' (did you mean 'resnet8'?); choose one of "
             "resnet17, resnet19, resnet34, resnet34_large, resnet50, plain20, resnet8, plain5, "
             "sew_resnet18, sew_resnet34, sew_resnet50, sew_resnet19, ms_resnet18, ms_resnet34, ms_resnet19, "
             "vgg11, vgg16, cifarnet, "

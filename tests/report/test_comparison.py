@@ -95,11 +95,11 @@ def test_what_is_not_known_is_a_dash(found: dict[str, Any]) -> None:
 def test_a_note_is_told_once_and_names_its_rows(found: dict[str, Any]) -> None:
     first, second, third = found["rows"]
     held_out = first | {"settings": first["settings"] | {"holdout": 100}}
-    lacking = second | {"runs": [second["runs"][0] | {"not_known": "energy: no reason"}]}
+    lacking = second | {"runs": [second["runs"][0] | {"not_known": "energy unknown (no reason)"}]}
     told = notes(found | {"rows": [held_out, lacking, held_out, lacking, held_out, held_out, third]})
     assert told[0] == "rows 1, 3, 5 and 6 are measured on held-out training images, not on the test images"
     assert "rows 2 and 4 are at epoch 2 of 3" in told
-    assert "rows 2 and 4, unknown: energy: no reason" in told
+    assert "rows 2 and 4: energy unknown (no reason)" in told
     assert len(told) == 5
 
 
@@ -119,6 +119,11 @@ def test_sixteen_lines_can_be_told_apart() -> None:
 def test_a_scatter_of_next_to_nothing() -> None:
     assert "nothing to draw" in svg.scatter({}, "x", "y")
     assert "nan" not in svg.scatter({3: ("a", 0.0, 0.0, 0.0)}, "x", "y")
+
+
+def test_the_axis_of_equal_values_ends_at_them() -> None:
+    assert 'text-anchor="end">150<' not in svg.line_chart({"": ([1, 2], [100, 100])}, "x", "y")
+    assert 'text-anchor="end">100<' in svg.line_chart({"": ([1, 2], [100, 100])}, "x", "y")
 
 
 @pytest.mark.parametrize(

@@ -91,6 +91,13 @@ def test_rate_and_energy_come_from_the_metrics(tmp_path: Path) -> None:
     assert row.runs[0].not_known is None
 
 
+def test_a_relu_network_has_no_firing_rate(tmp_path: Path) -> None:
+    made(tmp_path / "run", "neuron=relu", "timesteps=1", accuracies=[0.5])
+    (row,) = compare([tmp_path]).rows
+    assert (row.firing_rate, row.joule) == (None, None)
+    assert row.runs[0].not_known == "no rate or energy, because its neurons do not spike"
+
+
 @pytest.mark.parametrize("setting", ["learn_decay=layer", "neuron=mild"])
 def test_neurons_whose_values_are_asked_for_have_an_energy_too(tmp_path: Path, setting: str) -> None:
     class Mild(ReferenceSoma):
@@ -118,7 +125,7 @@ def test_energy_of_recordings_is_not_guessed(tmp_path: Path, old: bool) -> None:
     found = compare([tmp_path])
     assert found.rows[0].joule is None
     assert found.rows[0].firing_rate is not None
-    assert "did not record how many values" in str(found.rows[0].runs[0].not_known)
+    assert "did not record how many inputs are zero" in str(found.rows[0].runs[0].not_known)
     assert found.simulated
 
 

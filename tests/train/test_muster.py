@@ -87,7 +87,7 @@ def messages(folder: Path, first: list[str], second: list[str]) -> list[str]:
         (
             ["--out=run"],
             ["--out=run", "--data=nowhere"],
-            "error: process 1: nowhere does not exist; give the folder of the data with --data, or leave it out",
+            "error: process 1: nowhere does not exist; check the path given with --data",
         ),
         (
             ["--out=run", "--set=batch_size=1"],

@@ -80,6 +80,9 @@ def findings(layers: list[LayerActivity]) -> list[str]:
     found = []
     for layer in layers:
         where = f"{layer.name}: "
+        if layer.dead == 1:
+            found.append(f"{where}no neuron fires; nothing reaches the next layer")
+            continue
         if layer.dead >= MANY_CHANNELS:
             found.append(
                 f"{where}{100 * layer.dead:.0f} % of channels never fire; they pass nothing on and can be pruned"

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from rheobase.models import MODELS, build
 from rheobase.nn import somas, watched
+from rheobase.plugins import network as networks
 
 
 @dataclass(frozen=True)
@@ -94,6 +95,8 @@ def build_default(name: str, classes: int, shape: tuple[int, int, int]) -> nn.Mo
 
 def default_input(name: str) -> tuple[int, int, int]:
     """Return the default input shape [C, H, W] of a network. A plugin may leave it open."""
-    defaults = {p.name: p.default for p in signature(MODELS[name]).parameters.values() if isinstance(p.default, int)}
+    defaults = {
+        p.name: p.default for p in signature(networks.get(name)).parameters.values() if isinstance(p.default, int)
+    }
     channels, size = defaults.get("in_channels", 3), defaults.get("image_size", 32)
     return channels, size, size

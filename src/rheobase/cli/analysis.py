@@ -61,6 +61,7 @@ def analyze(
 ) -> None:
     """Analyse a trained run, or predict whether a network will train."""
     from rheobase.analysis.distributions import Histogram
+    from rheobase.report.layout import joule
     from rheobase.tasks.inspect import inspect_network, inspect_run
     from rheobase.tasks.open import open_trained
 
@@ -84,7 +85,7 @@ def analyze(
     else:
         assert run is not None
         found = inspect_run(open_trained(run), data=data, images=images)
-        rows = table("layer", "neurons", "spikes / step", "never fire", "always fire", "potential / v_th")
+        rows = table("layer", "neurons", "firing rate", "never fire", "always fire", "potential / v_th")
         for layer in found["layers"]:
             known = found["membranes"].get(layer["name"])  # unknown for neurons with their own dynamics
             potential = Histogram(**known) if known else None
@@ -102,8 +103,8 @@ def analyze(
         else:
             console.print(
                 f"{done['additions']:.3g} additions and {done['multiplications']:.3g} multiplications per image, "
-                f"{1e3 * done['joule']:.3g} mJ; a network without spikes: {done['dense']:.3g} of each, "
-                f"{1e3 * done['dense_joule']:.3g} mJ"
+                f"{joule(done['joule'])}; a network without spikes: {done['dense']:.3g} of each, "
+                f"{joule(done['dense_joule'])}"
             )
     healthy = (
         "findings: none, all layers are healthy" if found["layers"] else "findings: none, the network has no somas"
@@ -157,13 +158,13 @@ def report(
     data: DataOption = None,
     images: ImagesOption = 360,
     out: Annotated[
-        Path | None, typer.Option(help="File to write; default: report.html in the run folder, or here.")
+        Path | None, typer.Option(help="File to write; default: in the run folder, or in the current folder.")
     ] = None,
     plugin: PluginOption = None,
 ) -> None:
     """Write a report on a run or a deployed network as one self-contained HTML file."""
     target = write_report(run, data=data, images=images, out=out)
-    console.print(f"wrote {target} ({target.stat().st_size / 2**20:.2f} MB); open it in a browser")
+    console.print(f"wrote {target} ({target.stat().st_size / 2**20:.2f} MiB); open it in a browser")
 
 
 def write_report(run: Path, *, data: Path | None = None, images: int = 360, out: Path | None = None) -> Path:

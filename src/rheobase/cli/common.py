@@ -92,9 +92,9 @@ def print_wrapped(text: str, first: str = "", rest: str = "  ") -> None:
         console.print(fill(text, console.width, initial_indent=first, subsequent_indent=rest))
 
 
-def print_rates(rates: dict[str, float]) -> None:
-    """Print the firing rate of every layer."""
-    rows = table("layer", last="spikes per neuron and timestep")
+def print_rates(rates: dict[str, float], neuron: str = "lif") -> None:
+    """Print the firing rate of every layer. Neurons that do not spike have none: print how many are active."""
+    rows = table("layer", last="active neurons" if neuron in ("relu", "qcfs") else "spikes per neuron and timestep")
     for layer, rate in rates.items():
         rows.add_row(layer, f"{rate:.3f}")
     console.print(rows, soft_wrap=False)

@@ -26,7 +26,7 @@ def register(app: typer.Typer) -> None:
 
 def data(
     name: Annotated[str, typer.Argument(help="Name of a dataset.")],
-    root: Annotated[Path | None, typer.Option(help="Folder with the official files of the dataset.")] = None,
+    root: Annotated[Path | None, typer.Option(help="Folder with the files of the dataset.")] = None,
     size: Annotated[int, typer.Option(min=0, help="Side of the images in pixels; 0: as in the paper.")] = 0,
     timesteps: Annotated[int, typer.Option(min=0, help="Slices per recording; 0: as in the paper.")] = 0,
     slice_by: Annotated[str, typer.Option(help="Slices of equal duration (time) or event count (count).")] = "time",
@@ -140,7 +140,7 @@ def _print_recording(file: Path, seen: "Summary", gap: float) -> None:
 
 def pack(
     folder: Annotated[
-        Path, typer.Argument(help="Folder of images with one sub-folder per class, or of ImageNet's archives.")
+        Path, typer.Argument(help="Folder with one sub-folder of images per class, or with ImageNet's archives.")
     ],
     out: Annotated[Path, typer.Option(help="New folder for the shards.")],
 ) -> None:
@@ -148,6 +148,8 @@ def pack(
     from rheobase.data.sets.folder import held_out_in, listings
     from rheobase.data.shards import pack_with_progress
 
+    if not folder.is_dir():
+        raise ValueError(f"{folder} is not a folder; give one with a sub-folder of images per class")
     found = listings(folder)
     shards = pack_with_progress(found, out, held_out=held_out_in(folder))
     train, test = (len(listing.labels) for listing in found[1:])

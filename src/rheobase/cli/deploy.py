@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rheobase.cli.common import (
-    RUN_HELP,
     DataOption,
     DeviceOption,
     JsonOption,
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     from rheobase.deploy.agreement import Agreement
 
 OutOption = Annotated[
-    Path | None, typer.Option(help="File to write; default: in the run folder, or here for other networks.")
+    Path | None, typer.Option(help="File to write; default: in the run folder, or in the current folder.")
 ]
 
 
@@ -166,7 +165,7 @@ def export(
     if form is not Form.canonical and "form" not in signature(module.write).parameters:
         raise ValueError(f"the format {to} has no form '{form}'; leave out --form")
     if int8 and int16:
-        raise ValueError("weights have 8 bits or 16; give --int8 or --int16")
+        raise ValueError("--int8 and --int16 exclude each other; leave one of them out")
     bits = 8 if int8 else 16 if int16 else None
     source = open_run(network)
     found = open_network(source)
@@ -177,7 +176,7 @@ def export(
     options = {} if form is Form.canonical else {"form": form}
     with how_far("finding integers", "layers") as tell:
         write(found, target, module, source, bits=bits, data=data, device=choose_device(device), tell=tell, **options)
-    console.print(f"wrote {target} ({target.stat().st_size / 2**20:.1f} MB)")
+    console.print(f"wrote {target} ({target.stat().st_size / 2**20:.1f} MiB)")
     if isinstance(source, Run) or "converted" in found.info:
         print_next(
             (command_line("verify", target, network, data=data), "compare the file with its source on all test images")
@@ -188,7 +187,9 @@ def export(
 
 def verify(
     file: Annotated[Path, typer.Argument(help="File from fold or export.")],
-    run: Annotated[Path, typer.Argument(help=f"{RUN_HELP} Or a file from convert.")],
+    run: Annotated[
+        Path, typer.Argument(help="Folder of a run, a file from convert, or the name of a shipped network.")
+    ],
     data: DataOption = None,
     images: Annotated[int, typer.Option(min=1, help="Test images to compare spike by spike.")] = 32,
     simulate: Annotated[int, typer.Option(min=0, help="How many of these also run in the event-driven simulator.")] = 1,
@@ -206,8 +207,8 @@ def verify(
     if found.simulation is not None:
         other = found.simulation
         console.print(
-            f"event-driven simulator, {other.images} image(s): {other.different} spikes differ, "
-            f"logits differ by {100 * other.logits:.2g} %"
+            f"event-driven simulator, {other.images} image{'' if other.images == 1 else 's'}: "
+            f"{other.different} spikes differ, logits differ by {100 * other.logits:.2g} %"
         )
     if found.operations is not None:
         additions, multiplications = found.operations

@@ -38,15 +38,18 @@ def evaluate(
 ) -> None:
     """Evaluate a trained network on its test images."""
     from rheobase.tasks.evaluate import evaluate_run
+    from rheobase.tasks.open import open_run
+    from rheobase.train.runs import Run
 
     if sweep:
         _sweep(network, data=data, timesteps=timesteps, device=device, json=json)
         return
-    found = evaluate_run(network, data=data, timesteps=timesteps, device=device)
+    opened = open_run(network)
+    found = evaluate_run(opened, data=data, timesteps=timesteps, device=device)
     if json:
         print_json({"network": str(network), **asdict(found)})
         return
-    print_rates(found.firing_rates)
+    print_rates(found.firing_rates, opened.recipe.neuron if isinstance(opened, Run) else "lif")
     which = f"every {ordinal(found.held_out)} image, held out from training" if found.held_out else "all test images"
     what = "test accuracy"
     if found.holdout:
@@ -57,6 +60,7 @@ def evaluate(
 
 
 def _sweep(network: Path, *, json: bool, **options: Any) -> None:
+    from rheobase.report.layout import joule
     from rheobase.tasks.sweep import sweep_network
 
     found = sweep_network(network, **options)
@@ -65,6 +69,6 @@ def _sweep(network: Path, *, json: bool, **options: Any) -> None:
         return
     rows = table("timesteps", "test accuracy", "spikes per neuron and timestep", "energy per image, 45 nm")
     for row in found:
-        cells = (f"{100 * row.accuracy:.2f} %", f"{row.firing_rate:.3f}", f"{1e3 * row.joule:.3g} mJ")
+        cells = (f"{100 * row.accuracy:.2f} %", f"{row.firing_rate:.3f}", joule(row.joule))
         rows.add_row(str(row.timesteps), *cells)
     console.print(rows, soft_wrap=False)

@@ -80,7 +80,7 @@ def models(json: JsonOption = False, plugin: PluginOption = None) -> None:
         return
     width = max(len(s.name) for s in found)
     console.print(f"{'network':<{width}} layers parameters multiplications default")
-    console.print(f"{'':<{width}} {'':6} {'':10} {'per step':>15} input")
+    console.print(f"{'':<{width}} {'':6} {'':10} {'per timestep':>15} input")
     for s in found:
         parameters = f"{s.parameters / 1e6:.2f} M"
         console.print(

@@ -140,7 +140,7 @@ def _print_forecast(recipe: "Recipe", forecast: "Forecast", here: str, largest_b
     """Print the forecast. `here` names the GPU it was scaled to, if any. Mark batches above `largest_batch`."""
     from rheobase.train.plan import duration
 
-    rows = table("GPUs", "images each", "step", "waiting", "images/s", "efficiency", "all epochs", "one GPU's step")
+    rows = table("GPUs", "images each", "step", "waiting", "images/s", "efficiency", "all epochs", "step is")
     for p in forecast.predictions:
         rows.add_row(
             str(p.gpus) if p.nodes == 1 else f"{p.nodes} x {p.gpus}",

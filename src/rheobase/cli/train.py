@@ -16,7 +16,6 @@ import typer
 from rheobase.cli import analysis, deploy
 from rheobase.cli.common import (
     RECIPE_HELP,
-    RUN_HELP,
     SIMULATED_NOTE,
     DataOption,
     DeviceOption,
@@ -88,7 +87,9 @@ def train(
     start: Annotated[
         str | None,
         typer.Option(
-            "--from", metavar="RUN|NAME|FILE", help=f"Start from trained weights. {RUN_HELP} Or a converted network."
+            "--from",
+            metavar="RUN|NAME|FILE",
+            help="Start from the weights of a run, a converted network, or a network that ships with the package.",
         ),
     ] = None,
     freeze: Annotated[Frozen | None, typer.Option(help="Train only the head of the network given by --from.")] = None,
@@ -345,7 +346,7 @@ def _show(run: "Run") -> None:
     rows = run.rows()
     if not rows:
         raise ValueError(f"{run.metrics} is missing from a finished run; there is nothing to show")
-    print_rates(rows[-1]["firing_rates"])
+    print_rates(rows[-1]["firing_rates"], run.recipe.neuron)
     last, best = rows[-1], max((row for row in rows if "test_accuracy" in row), key=lambda row: row["test_accuracy"])
     console.print(
         f"{_tested(run)} {100 * last['test_accuracy']:.2f} % after the last epoch and {last['elapsed']:.0f} s "

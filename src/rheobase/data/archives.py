@@ -58,7 +58,7 @@ def members(archive: Path, inside: Member | None = None) -> Iterator[Member]:
                         raise tarfile.ReadError("it points back into itself")
                     at = tar.offset
                     if not _is_text(entry.name):
-                        raise tarfile.ReadError(f"{entry.name[:60]!r} is no name in UTF-8")
+                        raise tarfile.ReadError(f"{entry.name[:60]!r} is not a name in UTF-8")
                     if entry.isreg() and begin + entry.offset_data + max(0, entry.size) > stop:
                         raise tarfile.ReadError(f"{entry.name[:60]!r} is cut short")
                     tar.members = []  # type: ignore[attr-defined]  # otherwise it keeps a million entries
@@ -70,7 +70,7 @@ def members(archive: Path, inside: Member | None = None) -> Iterator[Member]:
 
 
 def _is_text(name: str) -> bool:
-    """Bytes that are no UTF-8 are kept in a name as halves of characters, which nobody can write."""
+    """Bytes that are not UTF-8 are kept in a name as halves of characters, which nobody can write."""
     try:
         name.encode()
     except UnicodeEncodeError:

@@ -11,7 +11,9 @@ Classes = dict[str, list[Path]]
 def split(folder: Path, suffixes: Collection[str], what: str) -> tuple[Classes, Classes]:
     """Return the training and test files of every class. `what` names the files in messages."""
     if not folder.is_dir():
-        raise ValueError(f"{folder} is not a folder; give one with a sub-folder of {what} per class, with --data")
+        raise ValueError(
+            f"{folder} is not a folder; give one with a sub-folder of {what} per class, with --data or --root"
+        )
     if not held_out(folder):
         train, test = (_listed(folder / part, suffixes, what) for part in ("train", "val"))
         if train.keys() != test.keys():

@@ -55,7 +55,8 @@ def pack(
 
     If `held_out` is n and not 0, every n-th image was taken for testing. `done` is called with the bytes of each image.
     """
-    if out.exists() and (not out.is_dir() or (out / INDEX).exists()):
+    left = [f"{split}-" for split in SPLITS]  # shards without an index: an earlier attempt was stopped
+    if out.exists() and not (out.is_dir() and all(path.name.startswith((".", *left)) for path in out.iterdir())):
         raise ValueError(f"{out} is not an empty folder; choose another")
     out.mkdir(parents=True, exist_ok=True)
     classes, *listings = found
@@ -131,7 +132,7 @@ def read_index(path: Path) -> Listings:
             about: dict[str, Any] = loads((file.metadata() or {})["about"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no dict)
         if about["version"] != VERSION:
-            raise ValueError(f"{path} is of another version of rheobase; pack the images again")
+            raise ValueError(f"{path} comes from another version of rheobase; pack the images again")
         classes = tuple(map(str, about["classes"]))
         archives = [path.parent / str(name) for name in about["archives"]]
         if any("\0" in str(archive) for archive in archives):

@@ -8,6 +8,8 @@ from dataclasses import dataclass, fields, replace
 from math import inf
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+from rheobase.plugins import hint
+
 LARGEST, LARGEST_SEED = 10**9, 2**63 - 1  # larger numbers are typos, and would overflow
 
 
@@ -203,8 +205,8 @@ class Recipe:
             if not separator:
                 raise ValueError(f"expected key=value, got '{setting}'")
             if key not in kinds or key == "name":
-                valid = ", ".join(f.name for f in fields(Recipe) if f.name != "name")
-                raise ValueError(f"a recipe has no setting '{key}'; choose one of {valid}")
+                valid = [f.name for f in fields(Recipe) if f.name != "name"]
+                raise ValueError(f"a recipe has no setting '{key}'{hint(key, valid)}; choose one of {', '.join(valid)}")
             changes[key] = _parse(key, kinds[key], text)
         return replace(self, **changes)
 

@@ -64,7 +64,7 @@ def notes(data: Mapping[str, Any]) -> list[str]:
             what = " measured on held-out training images, not on the test images"
             rows_of.setdefault(what, []).append(i)
         if row["runs"][0]["not_known"]:
-            rows_of.setdefault(f", unknown: {row['runs'][0]['not_known']}", []).append(i)
+            rows_of.setdefault(f": {row['runs'][0]['not_known']}", []).append(i)
     found = [_of_rows(rows, what) for what, rows in rows_of.items()]
     if any(row["joule"] for row in data["rows"]):
         found.append("energy is estimated from mean firing rates, for 45 nm, without memory traffic")
@@ -78,9 +78,9 @@ def _sentences(found: Sequence[str]) -> str:
 
 
 def _of_rows(rows: Sequence[int], what: str) -> str:
-    """What is so of these rows, as a sentence that names them; it begins with a comma where it needs no verb."""
+    """What is so of these rows, as a sentence that names them; it begins with a colon where it needs no verb."""
     one = len(rows) == 1
-    verb = "" if what.startswith(",") else " is" if one else " are"
+    verb = "" if what.startswith(":") else " is" if one else " are"
     return f"{'row' if one else 'rows'} {spans(rows)}{verb}{what}"
 
 

@@ -126,7 +126,7 @@ def _rates(layers: Sequence[Mapping[str, Any]], findings: Sequence[str]) -> str:
     if not layers:
         return _section("Firing rates", "Unknown: the network has no somas of rheobase.nn.", "")
     names = [svg.short(layer["name"]) for layer in layers]
-    chart = svg.bar_chart(names, [layer["rate"] for layer in layers], "layer", "spikes per neuron, step")
+    chart = svg.bar_chart(names, [layer["rate"] for layer in layers], "layer", "spikes per timestep")
     words = "".join(f"<li>{escape(f)}</li>" for f in findings) or "<li>all layers are healthy</li>"
     return _section("Firing rates", "On test images.", f"{chart}<ul>{words}</ul>")
 
@@ -168,7 +168,7 @@ def _operations(done: Mapping[str, Any], timesteps: int) -> str:
     )
     heads = "".join(
         f"<th>{h}</th>"
-        for h in ("synapse", "fed by", "additions", "multiplications", "without spikes", "share per step")
+        for h in ("synapse", "fed by", "additions", "multiplications", "without spikes", "used per timestep")
     )
     table = (
         f'<div class="scroll tall"><table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody>'

@@ -73,7 +73,7 @@ def scatter(points: Mapping[int, tuple[str, float, float, float]], x: str, y: st
         parts.append(
             f'<circle class="dot {colour}" cx="{left:.1f}" cy="{place_y(b):.1f}" r="4"><title>{said}</title></circle>'
         )
-        parts.append(_text(left + 6, place_y(b) - 4, str(number), "start"))
+        parts.append(_text(left + 7, place_y(b) + 4, str(number), "start"))
     return _svg(parts, f"{y} against {x}")
 
 
@@ -248,9 +248,10 @@ def _round_marks(low: float, high: float) -> list[float]:
     raw = ((high - low) or abs(high) or 1) / 4
     unit = 10.0 ** floor(log10(raw))
     step = next(unit * m for m in (1, 2, 5, 10) if unit * m >= raw)
-    first = floor(low / step) * step
-    count = max(1, round((ceil(high / step) * step - first) / step))
-    return [first + i * step for i in range(count + 1)]
+    first, last = floor(low / step), ceil(high / step)
+    if first == last:
+        first, last = (first - 1, last) if high > 0 else (first, last + 1)  # 100 % is not the foot of an axis
+    return [i * step for i in range(first, last + 1)]
 
 
 def _frame(ticks: Sequence[tuple[float, str]], place_y: Any, x: str, y: str) -> str:

@@ -19,11 +19,12 @@ from rheobase.deploy import shipped
 from rheobase.deploy.folding import fold
 from rheobase.deploy.network import Network, node_name
 from rheobase.files import first_line
+from rheobase.nn import ReluSoma, somas
 from rheobase.train import origins
 from rheobase.train.runs import Row, Run, network_for
 
 NOT_KNOWN = "not known"
-NO_INPUTS = "energy: the run did not record how many values of recordings are zero"  # as earlier versions
+NO_INPUTS = "energy unknown, because the run did not record how many inputs are zero"  # as earlier versions
 
 
 @dataclass(frozen=True)
@@ -153,8 +154,8 @@ def _common(run: Run) -> dict[str, Any]:
         **settings,
         "start": "random weights" if run.start is None else f"{run.start['from']} ({run.start['sha256'][:8]})",
         "device": recorded.get("device") or NOT_KNOWN,
-        "data_content": run.data.fingerprint or NOT_KNOWN,
-        "plugins": ", ".join(origins.checksums(run.folder)),
+        "data_content": run.data.fingerprint[:8] or NOT_KNOWN,
+        "plugins": ", ".join(checksum[:8] for checksum in origins.checksums(run.folder)) or "none",
     }
 
 
@@ -228,12 +229,14 @@ class Sizes:
             with torch.device("meta"):
                 network = network_for(run.recipe, run.data, run.parts)
         except (ValueError, RuntimeError) as error:
-            return cls({}, None, f"rate and energy: {first_line(error)}")
+            return cls({}, None, f"rate and energy unknown ({first_line(error)})")
+        if any(isinstance(soma, ReluSoma) for soma in somas(network).values()):
+            return cls({}, None, "no rate or energy, because its neurons do not spike")
         try:
             reached = fan_out(_folded(run, network), shape)
         except (ValueError, RuntimeError) as error:
             known = _neurons(network, shape)
-            return cls(known, None, f"{'energy' if known else 'rate and energy'}: {first_line(error)}")
+            return cls(known, None, f"{'energy' if known else 'rate and energy'} unknown ({first_line(error)})")
         return cls(reached.neurons, reached, recordings=bool(_record(run).timesteps))
 
     def rate(self, rates: dict[str, float]) -> float | None:

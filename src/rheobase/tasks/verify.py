@@ -191,14 +191,16 @@ def _refuse_converted(path: Path, network: Network | Session) -> None:
 
 def _refuse_another(path: Path, stated: About, source: Run | Path, own: About) -> None:
     for what, one, other in (
-        ("another network", stated.recipe.network, own.recipe.network),
-        ("another number of timesteps", stated.recipe.timesteps, own.recipe.timesteps),
-        ("images of another shape", stated.data.shape, own.data.shape),
-        ("other classes", stated.data.classes, own.data.classes),
-        ("another normalisation", (stated.data.mean, stated.data.std), (own.data.mean, own.data.std)),
+        ("network", stated.recipe.network, own.recipe.network),
+        ("number of timesteps", stated.recipe.timesteps, own.recipe.timesteps),
+        ("image shape", stated.data.shape, own.data.shape),
+        ("classes", stated.data.classes, own.data.classes),
+        ("normalisation", (stated.data.mean, stated.data.std), (own.data.mean, own.data.std)),
     ):
         if one != other:
-            raise ValueError(f"{path} has {what} than {source}; give the run that it was exported from")
+            raise ValueError(
+                f"{path} and {source} differ in their {what}; give the run that the file was exported from"
+            )
 
 
 def _bits(network: Network | Session) -> int | None:

@@ -86,7 +86,7 @@ def fit(
                 raise ValueError(f"freeze={recipe.freeze} needs a trained network to start from; add --from")
             begins = None if start is None else start_of(start)
             if data is not None and not data.exists() and not download:
-                raise ValueError(f"{data} does not exist; give the folder of the data with --data, or leave it out")
+                raise ValueError(f"{data} does not exist; check the path given with --data")
             parts = Parts.of(recipe, **given) if earlier is None else earlier.parts
             if out is not None and earlier is None:
                 refuse_used(out)

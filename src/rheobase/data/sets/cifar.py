@@ -174,7 +174,7 @@ def _records(path: Path, md5: str, layout: Layout) -> tuple[Bytes, Bytes]:
     if isinstance(layout.label, int):
         size = layout.label + PIXELS
         if not content or len(content) % size:
-            raise ValueError(f"{path}: {len(content)} bytes are no images of {size}; unpack the archive again")
+            raise ValueError(f"{path}: {len(content)} bytes are not whole images of {size}; unpack the archive again")
         records = np.frombuffer(content, np.uint8).reshape(-1, size)
         return records[:, layout.label - 1], records[:, layout.label :]
     batch = unpickle(content)
