@@ -119,7 +119,8 @@ def step_table(path: Path) -> str:
     own = results["rheobase-speed"]["us_per_image_timestep"]
     installed = how.get("packages") or how["versions"]
     versions = ", ".join(f"{name} {installed[name]}" for name in COMPARED if name in installed)
-    where = f"one {how['device']}, bf16" if setting["device"] == "cuda" else f"{how['threads']} CPU cores, fp32"
+    cores = f"{how['threads']} cores ({how['device']}), fp32"
+    where = f"one {how['device']}, bf16" if setting["device"] == "cuda" else cores
     lines = [
         f"Training step of {network} on {where}, T = {setting['timesteps']}, N = {setting['batch']} "
         f"({versions}; `{how['command']}`, all in one run). "

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.backends.cpu import get_cpu_capability
 
 from rheobase import __version__
 from rheobase.files import write_json
@@ -53,12 +54,13 @@ def write_result(path: Path, content: Mapping[str, Any], **how: Any) -> None:
 
 
 def device_name(device: torch.device) -> str:
-    """Return the name of the GPU or the processor."""
+    """Return the name of the GPU, or that of the processor and its vector instructions, which decide on its speed."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     info = Path("/proc/cpuinfo")
     found = re.search(r"model name\s*:\s*(.+)", info.read_text()) if info.exists() else None
-    return found[1] if found else platform.processor() or platform.machine()
+    name, vectors = found[1] if found else platform.processor() or platform.machine(), get_cpu_capability()
+    return name if vectors == "DEFAULT" else f"{name}, {vectors}"
 
 
 def checksum(files: Iterable[Path]) -> str:
