@@ -102,6 +102,15 @@ def test_a_fork_is_the_other_recipe_as_far_as_they_agree(tmp_path: Path) -> None
     assert environment["record"]["seed"] == recipe().seed
 
 
+def test_a_fork_has_the_settings_of_its_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = ["epochs=1", "batch_size=512", "seed=3"]
+    run = train.fit(recipes.get("demo").changed(settings), out=tmp_path / "run", device="cpu").folder
+    words = ["fork", str(run), "demo", str(tmp_path / "fork"), *(w for s in settings for w in ("--set", s))]
+    monkeypatch.setattr("sys.argv", words)
+    fork.main()
+    assert Run(tmp_path / "fork").recipe == Run(run).recipe
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
