@@ -1,6 +1,8 @@
 """Continue a run with another recipe that agrees with it so far, so that their common part is trained only once.
 
 python -m tools.fork runs/t2 cifar10_resnet19_t4 runs/t4 && rheobase train --resume runs/t4 --data DATA
+
+The run must be stopped (Ctrl-C) before the epoch in which the recipes part.
 """
 
 import argparse
@@ -41,8 +43,9 @@ def main() -> None:
     parser.add_argument("run", type=Path)
     parser.add_argument("recipe")
     parser.add_argument("out", type=Path)
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="as the run was started with")
     options = parser.parse_args()
-    fork(options.run, recipes.get(options.recipe), options.out)
+    fork(options.run, recipes.get(options.recipe).changed(options.set), options.out)
     print(f"continue with: rheobase train --resume {options.out}")
 
 

@@ -1,4 +1,4 @@
-"""Write the tables of README.md from the runs in results/cifar10: python -m tools.readme
+"""Write the tables of README.md from the runs in results/: python -m tools.readme
 
 The long tables are in docs/results.md, which python -m tools.documents writes.
 """
@@ -8,7 +8,7 @@ from pathlib import Path
 from rheobase.recipes import Recipe
 from rheobase.recipes.settings import as_text, differences
 from tools.documents import rewritten, table
-from tools.results import PAPER, ROOT, TARGET, Kept, kept
+from tools.results import PAPER, ROOT, SETS, TARGET, Kept, kept
 
 OURS = "cifar10_resnet19_t{}"
 LITERAL = OURS + "_paper"  # follows the paper's own schedule
@@ -35,12 +35,21 @@ def like_for_like(runs: list[Kept]) -> str:
 def in_little_time(runs: list[Kept]) -> str:
     """Return how long runs take, in total and to the paper's best accuracy."""
     rows = [
-        (f"`{g.name}`", str(g.recipe.timesteps), g.last, g.best, g.seconds, g.seconds_to_target)
-        for g in runs
-        if not g.forked
+        (g.words, str(g.recipe.timesteps), g.last, g.best, g.seconds, g.seconds_to_target) for g in runs if not g.forked
     ]
     headings = ("recipe", "T", "last epoch, %", "best epoch, %", "seconds", f"seconds to {TARGET} %")
     return table(headings, rows)
+
+
+def other_data(sets: dict[str, list[Kept]]) -> str:
+    """Return accuracies and times on data that the paper does not use."""
+    rows = [
+        (SETS[name], f"[{g.words}](results/{name}/{g.folder.name})", str(g.recipe.timesteps), g.last, g.best, g.seconds)
+        for name, runs in sets.items()
+        for g in runs
+    ]
+    headings = ("data", "recipe", "T", "last epoch, %", "best epoch, %", "seconds")
+    return "Other data, measured in the same way:\n\n" + table(headings, rows)
 
 
 def _by_timesteps(runs: list[Kept], name: str) -> dict[int, Kept]:
@@ -72,8 +81,10 @@ def _short(recipe: Recipe) -> str:
 
 def with_results(readme: str, results: Path = ROOT / "results") -> str:
     """Return the text with new tables."""
-    runs = kept(results / "cifar10")
-    sections = {"accuracies": lambda: like_for_like(runs), "times": lambda: in_little_time(runs)}
+    runs, *others = (kept(results / name) for name in SETS)
+    other = {name: found for name, found in zip([*SETS][1:], others, strict=True) if found}
+    tables = [like_for_like(runs), *([other_data(other)] if other else [])]
+    sections = {"accuracies": lambda: "\n\n".join(tables), "times": lambda: in_little_time(runs)}
     return rewritten(readme, sections, "tools.readme")
 
 

@@ -1,17 +1,25 @@
-"""Tables of all kept results, which python -m tools.documents writes to docs/results.md."""
+"""Tables of all kept results, which python -m tools.documents writes to docs/results.md.
+
+results/cifar10/t2 is a run, or holds one for every seed: seed-0, seed-1, and so on. results/cifar10/one is a network
+for several T, which is compared with the networks in t1, t2 and so on. Tables without results are left out.
+"""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
 from rheobase.paper.training import PUBLISHED
-from rheobase.recipes import Recipe
+from rheobase.recipes import RECIPES, Recipe, get
+from rheobase.recipes.settings import as_text, differences
 from rheobase.train.runs import Run
 
 ROOT = Path(__file__).parents[1]
+SETS = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "imagewoof": "Imagewoof"}  # folders of results/ with runs
+UNSAID = {"name", "timesteps", "seed", "evaluate_every", "memory"}  # settings that have a column, or change no accuracy
+SEVERAL = ("1", "2", "4", "6")  # T of a network that is meant for several
 COMPARED = ("torch", "triton", "spikingjelly", "snntorch")  # packages whose versions matter for a training step
 PAPER = PUBLISHED["table1"]  # accuracies in percent, by data, network and T
 TARGET = max(accuracy for (data, _, _), accuracy in PAPER.items() if data == "cifar10")  # the paper's best
@@ -33,6 +41,18 @@ class Kept:
     def name(self) -> str:
         """Name of the recipe."""
         return self.recipe.name
+
+    @property
+    def words(self) -> str:
+        """Name of the recipe, and the settings in which the runs differ from it."""
+        changed = differences(self.recipe, get(self.name)) if self.name in RECIPES else {}
+        settings = (f"`{key}={as_text(value)}`" for key, (value, _) in changed.items() if key not in UNSAID)
+        return ", ".join([f"`{self.name}`", *settings])
+
+    @property
+    def seeds(self) -> str:
+        """Number of seeds in brackets, if there are several."""
+        return f" ({len(self.runs)} seeds)" if len(self.runs) > 1 else ""
 
     @property
     def paper(self) -> float | None:
@@ -64,12 +84,12 @@ class Kept:
     @property
     def last(self) -> str:
         """Accuracy after the last epoch, in words."""
-        return spread(self.accuracies)
+        return spread(self.accuracies) + self.seeds
 
     @property
     def best(self) -> str:
         """Accuracy of the best epoch, in words."""
-        return spread([max(accuracy for _, accuracy in curve) for curve in self.curves])
+        return spread([max(accuracy for _, accuracy in curve) for curve in self.curves]) + self.seeds
 
     @property
     def seconds(self) -> str:
@@ -83,6 +103,15 @@ class Kept:
         found = [seconds for seconds in reached if seconds is not None]
         return "" if self.forked or len(found) < len(reached) else f"{mean(found):.0f}"
 
+    @cached_property
+    def by_timesteps(self) -> dict[str, list[dict[str, Any]]]:
+        """What every run measured at other numbers of timesteps; empty if one of them did not."""
+        files = [run.folder / "timesteps.json" for run in self.runs]
+        if not all(file.exists() for file in files):
+            return {}
+        found = [content.get("timesteps", content) for content in map(_json, files)]
+        return {t: [one[t] for one in found] for t in found[0]}
+
     @property
     def device(self) -> str:
         """Devices of the runs."""
@@ -94,14 +123,15 @@ def kept(folder: Path) -> list[Kept]:
     groups: dict[Path, list[Run]] = {}
     for path in sorted(file.parent for file in folder.rglob("metrics.jsonl")):
         groups.setdefault(path.parent if path.name.startswith("seed-") else path, []).append(Run(path))
+    for path, runs in groups.items():
+        if len({replace(run.recipe, seed=0) for run in runs}) > 1 or len({run.recipe.seed for run in runs}) < len(runs):
+            raise ValueError(f"{path} holds runs that do not differ in their seed alone; keep them in other folders")
     return [Kept(path, tuple(runs)) for path, runs in groups.items()]
 
 
 def spread(values: list[float]) -> str:
-    """Return a percentage; for several runs the mean, the standard deviation and their number."""
-    if len(values) == 1:
-        return f"{values[0]:.2f}"
-    return f"{mean(values):.2f} ± {stdev(values):.2f} ({len(values)} seeds)"
+    """Return a percentage; for several runs the mean and the standard deviation."""
+    return f"{mean(values):.2f}" + (f" ± {stdev(values):.2f}" if len(values) > 1 else "")
 
 
 def _forked_at(run: Run) -> int:
@@ -136,28 +166,43 @@ def step_table(path: Path) -> str:
     return "\n".join(lines)
 
 
-def accuracy_table(runs: list[Kept], root: Path) -> str:
-    """Return accuracies of kept runs on CIFAR-10, and how long they took."""
+def accuracy_table(name: str, runs: list[Kept], root: Path) -> str:
+    """Return accuracies of the kept runs on a dataset, and how long they took."""
+    words = "measured in the same way."
+    if in_paper := name == "cifar10":
+        words = (
+            "with the test images as they are (`rheobase train RECIPE`). Seconds are counted from the start of the "
+            "process and include evaluation and checkpoints. A forked run (`python -m tools.fork`) takes over the "
+            "first epochs of another run, and its seconds include them."
+        )
+    headings = [
+        "recipe",
+        "T",
+        *(["paper, %"] if in_paper else []),
+        "last epoch, %",
+        "best epoch, %",
+        "epochs",
+        "seconds",
+        *([f"seconds to {TARGET} %"] if in_paper else []),
+        "device",
+    ]
     lines = [
-        "CIFAR-10: test accuracy, with the test images as they are (`rheobase train RECIPE`). Seconds are counted from "
-        "the start of the process and include evaluation and checkpoints. A forked run (`python -m tools.fork`) "
-        "takes over the first epochs of another run, and its seconds include them.",
+        f"{SETS[name]}: test accuracy, {words}",
         "",
-        "| recipe | T | paper, % | last epoch, % | best epoch, % | epochs | seconds | "
-        f"seconds to {TARGET} % | device |",
-        "|---|---|---|---|---|---|---|---|---|",
+        f"| {' | '.join(headings)} |",
+        "|" + "---|" * len(headings),
     ]
     for group in runs:
         recipe, done = group.recipe, group.runs[0].rows()[-1]["epoch"]
         cells = [
-            f"[`{recipe.name}`]({link(group.folder, root)})",
+            f"[{group.words}]({link(group.folder, root)})",
             str(recipe.timesteps),
-            str(group.paper or ""),
+            *([str(group.paper or "")] if in_paper else []),
             group.last,
             group.best,
             f"{done} of {recipe.epochs}{', forked' if group.forked else ''}",
             group.seconds,
-            group.seconds_to_target,
+            *([group.seconds_to_target] if in_paper else []),
             group.device,
         ]
         lines.append(f"| {' | '.join(cells)} |")
@@ -169,25 +214,41 @@ def link(folder: Path, root: Path) -> str:
     return f"../results/{folder.relative_to(root).as_posix()}"
 
 
-def timesteps_table(folders: list[Path]) -> str:
+def timesteps_table(runs: list[Kept]) -> str:
     """Return the accuracy of kept runs at other numbers of timesteps than they were trained with."""
-    contents = {folder: _json(folder / "timesteps.json") for folder in folders}
-    found = {folder: content.get("timesteps", content) for folder, content in contents.items()}
-    columns = list(next(iter(found.values())))
+    columns = list(runs[0].by_timesteps)
     lines = [
         "The same networks at other numbers of timesteps: test accuracy in % (mean spikes per neuron and timestep).",
         "",
         f"| recipe | trained with T | {' | '.join(f'T = {t}' for t in columns)} |",
         "|" + "---|" * (len(columns) + 2),
     ]
-    for folder, by_timesteps in found.items():
-        recipe = Run(folder).recipe
+    for group in runs:
         cells = []
-        for measured in by_timesteps.values():
-            rates = list(measured["firing_rates"].values())
-            cells.append(f"{100 * measured['accuracy']:.2f} ({sum(rates) / len(rates):.3f})")
-        seed = f", seed {recipe.seed}" if folder.name.startswith("seed-") else ""
-        lines.append(f"| `{recipe.name}`{seed} | {recipe.timesteps} | {' | '.join(cells)} |")
+        for measured in group.by_timesteps.values():
+            rates = [rate for one in measured for rate in one["firing_rates"].values()]
+            cells.append(f"{spread([100 * one['accuracy'] for one in measured])} ({mean(rates):.3f})")
+        lines.append(f"| {group.words}{group.seeds} | {group.recipe.timesteps} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def one_network_table(one: Kept, runs: list[Kept], root: Path) -> str:
+    """Return the accuracy of one network at several T, and what it loses against networks trained for each T."""
+    lines = [
+        f"One network for several T: {one.words}{one.seeds}, trained with T = {one.recipe.timesteps}, beside networks "
+        "that were trained for each T. Test accuracy in %.",
+        "",
+        "| T | one network | trained for this T | points lost |",
+        "|---|---|---|---|",
+    ]
+    trained = {group.folder.name: group for group in runs}
+    for t in SEVERAL:
+        own, other = [100 * measured["accuracy"] for measured in one.by_timesteps[t]], trained.get(f"t{t}")
+        cells = [t, spread(own), "not run", ""]
+        if other is not None:
+            lost = round(mean(other.accuracies) - mean(own), 2) + 0.0  # never -0.00
+            cells[2:] = [f"[{other.last}]({link(other.folder, root)})", f"{lost:.2f}"]
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -239,16 +300,24 @@ def loop_sentence(path: Path) -> str:
 
 def tables(results: Path = ROOT / "results") -> list[str]:
     """Return all tables for which there are results."""
-    runs = kept(results / "cifar10")
     networks = sorted((results / "shipped").glob("*.json"))
-    measured = [run.folder for group in runs for run in group.runs if (run.folder / "timesteps.json").exists()]
     return [
-        *([accuracy_table(runs, results)] if runs else []),
-        *([timesteps_table(measured)] if measured else []),
+        *(table for name in SETS for table in _tables_of_runs(name, results)),
         *([shipped_table(networks)] if networks else []),
         *(deployment_table(path) for path in sorted(results.glob("deploy-*.json"))),
         *(step_table(path) for path in sorted(results.glob("step-*.json")) if _is_comparison(_json(path))),
         *(loop_sentence(path) for path in sorted(results.glob("loop-*.json"))),
+    ]
+
+
+def _tables_of_runs(name: str, results: Path) -> list[str]:
+    """Return the tables for one dataset."""
+    runs = kept(results / name)
+    measured = [group for group in runs if group.by_timesteps]
+    return [
+        *([accuracy_table(name, runs, results)] if runs else []),
+        *([timesteps_table(measured)] if measured else []),
+        *(one_network_table(group, runs, results) for group in measured if group.folder.name == "one"),
     ]
 
 

@@ -17,6 +17,7 @@ from rheobase import data, train
 from rheobase.data import decoding, workers
 from rheobase.data.feed import Feed, generator
 from rheobase.data.files import Files
+from rheobase.data.pictures import read
 from rheobase.data.sets import folder
 from rheobase.recipes import Recipe, get
 from rheobase.tasks.evaluate import evaluate_run
@@ -93,6 +94,16 @@ def test_a_large_set_is_read_batch_by_batch_and_the_same_again(images: Path) -> 
         assert torch.equal(x, y)
         assert torch.equal(x.mean((1, 2, 3)) > 0, labels == 1)  # normalised brightness tells the class
     assert sum(len(labels) for _, labels in feed.testing()) == 4
+
+
+def test_pictures_are_read_like_imagenet(images: Path) -> None:
+    pictures, imagenet = (data.load(name, images, size=8) for name in ("pictures", "imagenet"))
+    assert isinstance(pictures.train, Files)
+    assert replace(pictures.info, name="imagenet") == imagenet.info
+    test = pictures.test.read(torch.arange(1)).float()
+    mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (pictures.info.mean, pictures.info.std))
+    own = read(images / "dark" / "04.bmp", pictures.info)
+    assert torch.equal(own, (test - mean) / std), "a picture that is classified alone has another margin"
 
 
 @pytest.mark.parametrize("mode", ["L", "LA", "1", "P", "RGBA", "CMYK"])
@@ -267,8 +278,10 @@ def test_processes_end_with_the_one_that_started_them(images: Path, end: str, co
     script = f"""
 import os, pathlib, torch
 from rheobase.data.files import Files
+from rheobase.data.pictures import read
 from rheobase.data import workers
 from rheobase.data.files import Files
+from rheobase.data.pictures import read
 paths = [pathlib.Path({str(images / "dark" / "01.png")!r})] * 99
 waiting = Files(paths, torch.zeros(99), 64, workers=workers.processes(2)).begin(torch.arange(99))
 {end}
@@ -336,5 +349,5 @@ def test_bad_folders_are_one_sentence(images: Path, tmp_path: Path) -> None:
 
 def test_too_many_images_for_memory(images: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(folder, "LIMIT", 20 * 3 * 8 * 8 - 1)
-    with pytest.raises(ValueError, match="use --set data=imagenet"):
+    with pytest.raises(ValueError, match="use --set data=pictures"):
         data.load("folder", images, size=8)

@@ -58,6 +58,18 @@ def test_twins_without_spikes_have_the_same_schedule(name: str, neuron: str) -> 
     assert asdict(recipes.get(name)) == spiking | {"name": name, "neuron": neuron, "timesteps": 1}
 
 
+@pytest.mark.parametrize("end", ["t4", "best"])
+def test_cifar100_is_trained_like_cifar10(end: str) -> None:
+    recipe, other = (asdict(recipes.get(f"{data}_resnet19_{end}")) for data in ("cifar100", "cifar10"))
+    assert recipe == other | {"name": f"cifar100_resnet19_{end}", "data": "cifar100", "loss": "steps"}
+
+
+def test_photographs_have_a_twin_without_spikes() -> None:
+    twin = recipes.get("images_resnet34").changed(["neuron=relu", "timesteps=1"])
+    assert {twin.timesteps_at(epoch) for epoch in range(twin.epochs)} == {1}
+    assert (twin.data, twin.image_size, twin.network) == ("pictures", 224, "resnet34")
+
+
 def test_settings_are_parsed_by_the_type_of_their_field() -> None:
     changed = recipes.get("demo").changed(["lr=1e-2", "epochs=7", "nesterov=False", "flip=true", "loss=steps"])
     assert (changed.lr, changed.epochs, changed.nesterov, changed.flip, changed.loss) == (0.01, 7, False, True, "steps")

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from rheobase import recipes, train
 from rheobase.recipes import Recipe
 from rheobase.train.record import write_result
 from rheobase.train.runs import Run
+from tests.tools.kept import write_kept
 from tools import fork, keep
 from tools.results import kept, spread, tables
 
@@ -34,34 +36,92 @@ def test_a_run_is_kept_without_weights_and_shown(run: Path, tmp_path: Path) -> N
         assert str(Path.home()) not in file.read_text()
         assert '"/' not in file.read_text(), "a place on this machine"
 
-    accuracies, timesteps = tables(tmp_path)
-    *_, row = accuracies.splitlines()
+    accuracies, other = tables(tmp_path)
     last = Run(run).rows()[-1]
-    name, steps, paper, after, best, epochs, seconds, _, device = (cell.strip() for cell in row.split("|")[1:-1])
-    assert (name, steps, paper, epochs) == ("[`demo`](../results/cifar10/small)", "2", "", "3 of 3")
+    ((name, steps, paper, after, best, epochs, seconds, _, device),) = cells(accuracies)
+    settings = "`demo`, `epochs=3`, `batch_size=512`"
+    assert (name, steps, paper, epochs) == (f"[{settings}](../results/cifar10/small)", "2", "", "3 of 3")
     assert after == f"{100 * last['test_accuracy']:.2f}"
     assert float(best) >= float(after)
     assert seconds == f"{last['elapsed']:.0f}"
     assert device == json.loads((run / "environment.json").read_text())["record"]["device"]
-    cells = [cell.strip() for cell in timesteps.splitlines()[-1].split("|")[1:-1]]
-    assert cells[:2] == ["`demo`", "2"]
-    assert cells[3].startswith(f"{after} (")
-    assert len(cells) == 2 + len(keep.TIMESTEPS)
+    (row,) = cells(other)
+    assert row[:2] == [settings, "2"]
+    assert row[3].startswith(f"{after} (")
+    assert len(row) == 2 + len(keep.TIMESTEPS)
 
 
-def test_several_seeds_are_one_row(run: Path, tmp_path: Path) -> None:
+def timesteps(folder: Path, **accuracies: float) -> None:
+    found = {t.removeprefix("t"): {"accuracy": a, "firing_rates": {"soma": a / 4}} for t, a in accuracies.items()}
+    (folder / "timesteps.json").write_text(json.dumps({"timesteps": found}))
+
+
+def cells(table: str) -> list[list[str]]:
+    _, _, *rows = (line for line in table.splitlines() if line.startswith("|"))
+    return [[cell.strip() for cell in row.split("|")[1:-1]] for row in rows]
+
+
+def test_several_seeds_are_one_row(tmp_path: Path) -> None:
     for seed, accuracy in enumerate((0.5, 0.6)):
-        out = tmp_path / "cifar10" / "small" / f"seed-{seed}"
-        keep.keep(run, out)
-        rows = Run(out).rows()
-        rows[-1] |= {"test_accuracy": accuracy, "elapsed": 10.0 + 4 * seed}
-        (out / "metrics.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
+        folder = tmp_path / "cifar10" / "t2" / f"seed-{seed}"
+        write_kept(folder, replace(recipes.get("cifar10_resnet19_t2"), seed=seed, loss="steps"), 0.9, accuracy)
+        timesteps(folder, t1=accuracy - 0.2, t2=accuracy)
     (group,) = kept(tmp_path / "cifar10")
-    assert (group.folder, len(group.runs)) == (tmp_path / "cifar10" / "small", 2)
-    assert group.last == "55.00 ± 7.07 (2 seeds)"
-    assert (group.seconds, group.seconds_to_target) == ("12", "")
-    (accuracies,) = tables(tmp_path)
-    assert "| [`demo`](../results/cifar10/small) | 2 |  | 55.00 ± 7.07 (2 seeds) |" in accuracies
+    assert (group.folder, len(group.runs)) == (tmp_path / "cifar10" / "t2", 2)
+    assert (group.seconds, group.seconds_to_target) == ("20", "")
+    accuracies, other = map(cells, tables(tmp_path))
+    words = "`cifar10_resnet19_t2`, `loss=steps`"
+    seeds = ["55.00 ± 7.07 (2 seeds)", "90.00 ± 0.00 (2 seeds)"]
+    assert accuracies == [
+        [f"[{words}](../results/cifar10/t2)", "2", "92.34", *seeds, "2 of 110", "20", "", "a GPU"],
+    ]
+    assert other == [[f"{words} (2 seeds)", "2", "35.00 ± 7.07 (0.087)", "55.00 ± 7.07 (0.138)"]]
+
+
+@pytest.mark.parametrize("settings", [["loss=steps", "seed=1"], []], ids=["other settings", "the same seed"])
+def test_runs_of_one_row_differ_in_their_seed_alone(tmp_path: Path, settings: list[str]) -> None:
+    own = recipes.get("cifar10_resnet19_t2")
+    write_kept(tmp_path / "t2", own, 0.5)
+    write_kept(tmp_path / "t2" / "seed-1", own.changed(settings), 0.6)
+    with pytest.raises(ValueError, match="t2 holds runs that do not differ in their seed alone"):
+        kept(tmp_path)
+
+
+def test_other_data_have_tables_of_their_own(tmp_path: Path) -> None:
+    for seed, accuracy in enumerate((0.77, 0.78)):
+        own = replace(recipes.get("cifar100_resnet19_t4"), seed=seed)
+        write_kept(tmp_path / "cifar100" / "t4" / f"seed-{seed}", own, accuracy)
+    dogs = recipes.get("images_resnet34")
+    write_kept(tmp_path / "imagewoof" / "spiking", dogs, 0.8)
+    write_kept(tmp_path / "imagewoof" / "relu", dogs.changed(["neuron=relu", "timesteps=1"]), 0.85)
+    hundred, woof = tables(tmp_path)
+    assert hundred.startswith("CIFAR-100: test accuracy, measured in the same way.\n\n| recipe | T | last epoch, % |")
+    seeds = ["77.50 ± 0.71 (2 seeds)"] * 2
+    link = "../results/cifar100/t4"
+    assert cells(hundred) == [[f"[`cifar100_resnet19_t4`]({link})", "4", *seeds, "1 of 110", "10", "a GPU"]]
+    assert woof.startswith("Imagewoof: ")
+    assert [row[:3] for row in cells(woof)] == [
+        ["[`images_resnet34`, `neuron=relu`](../results/imagewoof/relu)", "1", "85.00"],
+        ["[`images_resnet34`](../results/imagewoof/spiking)", "4", "80.00"],
+    ]
+
+
+def test_one_network_stands_beside_those_for_each_number_of_timesteps(tmp_path: Path) -> None:
+    own = recipes.get("cifar10_resnet19_t6")
+    for seed in (0, 1):
+        write_kept(tmp_path / "cifar10" / "one" / f"seed-{seed}", replace(own, seed=seed), 0.95 + seed / 100)
+        measured = {"t1": 0.92, "t2": 0.94 + seed / 100, "t3": 0.95, "t4": 0.95, "t6": 0.95 + seed / 100}
+        timesteps(tmp_path / "cifar10" / "one" / f"seed-{seed}", **measured)
+    for t, accuracy in {1: 0.9375, 2: 0.94, 6: 0.955}.items():
+        write_kept(tmp_path / "cifar10" / f"t{t}", own.changed([f"timesteps={t}", "short_epochs=0"]), accuracy)
+    *_, text = tables(tmp_path)
+    assert text.startswith("One network for several T: `cifar10_resnet19_t6` (2 seeds), trained with T = 6, beside")
+    assert cells(text) == [
+        ["1", "92.00 ± 0.00", "[93.75](../results/cifar10/t1)", "1.75"],
+        ["2", "94.50 ± 0.71", "[94.00](../results/cifar10/t2)", "-0.50"],
+        ["4", "95.00 ± 0.00", "not run", ""],
+        ["6", "95.50 ± 0.71", "[95.50](../results/cifar10/t6)", "0.00"],
+    ]
 
 
 def test_one_run_has_no_deviation() -> None:
@@ -100,6 +160,15 @@ def test_a_fork_is_the_other_recipe_as_far_as_they_agree(tmp_path: Path) -> None
     environment = json.loads((tmp_path / "fork" / "environment.json").read_text())
     assert environment["forked"]["step"] == rows[0]["step"]
     assert environment["record"]["seed"] == recipe().seed
+
+
+def test_a_fork_has_the_settings_of_its_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = ["epochs=1", "batch_size=512", "seed=3"]
+    run = train.fit(recipes.get("demo").changed(settings), out=tmp_path / "run", device="cpu").folder
+    words = ["fork", str(run), "demo", str(tmp_path / "fork"), *(w for s in settings for w in ("--set", s))]
+    monkeypatch.setattr("sys.argv", words)
+    fork.main()
+    assert Run(tmp_path / "fork").recipe == Run(run).recipe
 
 
 @pytest.mark.parametrize(

@@ -61,6 +61,6 @@ def _picture(path: Path, info: DataInfo) -> Tensor:
             f"{path}: the network takes {info.channels} channels, but an image has 1 or 3; give "
             f"{'a recording' if info.timesteps else 'a .npy array'}"
         )
-    margin = Files.margin if info.name == "imagenet" else 1.0
+    margin = Files.margin if info.name in ("pictures", "imagenet") else 1.0
     (picture,) = Files([path], torch.zeros(1), info.size, margin).read(torch.tensor([0])).float()
     return picture if info.channels == 3 else picture.mean(0, keepdim=True)

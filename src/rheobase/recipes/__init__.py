@@ -5,7 +5,7 @@ say so.
 """
 
 from rheobase import plugins
-from rheobase.recipes import basics, cifar10, events, imagenet  # noqa: F401 (they register their recipes)
+from rheobase.recipes import basics, cifar10, cifar100, events, imagenet  # noqa: F401 (they register their recipes)
 from rheobase.recipes.recipe import Recipe
 from rheobase.recipes.settings import as_text, differences
 

@@ -41,3 +41,35 @@ def images_resnet19() -> Recipe:
         padding=4,
         flip=True,
     )
+
+
+@recipe
+def images_resnet34() -> Recipe:
+    """Your own photographs at 224 pixels, about 10 000 of them. Its accuracy has not been measured yet.
+
+    A folder (--data) with one sub-folder per class. Every epoch sees another random part of each image, and the first
+    half of the epochs runs at T = 1.
+    """
+    return Recipe(
+        name="images_resnet34",
+        data="pictures",
+        network="resnet34",
+        timesteps=4,
+        epochs=80,
+        batch_size=64,
+        image_size=224,
+        decay=0.5,
+        lr=0.1,
+        nesterov=True,
+        weight_decay=5e-4,
+        schedule="cosine",
+        warmup_epochs=5.0,
+        loss="steps",
+        label_smoothing=0.1,
+        average=0.995,
+        short_timesteps=1,
+        short_epochs=40,
+        flip=True,
+        precision="bf16",
+        evaluate_every=5,
+    )

@@ -1,7 +1,7 @@
 """Your own images: a folder with one sub-folder per class, or with two such folders, `train` and `val`.
 
 Shards made by `rheobase pack` and the original archives of ImageNet work too. Small datasets are decoded once and kept
-in memory (`folder`); large ones are decoded batch by batch (`imagenet`).
+in memory (`folder`); large ones are decoded batch by batch (`pictures`, `imagenet`).
 """
 
 from dataclasses import replace
@@ -34,17 +34,28 @@ def folder(path: Path, *, size: int = 0) -> Dataset:
     classes, train, test, held_out = _split(path, size)
     needed = (len(train) + len(test)) * 3 * size**2
     if needed > LIMIT:
-        raise ValueError(f"the images in {path} take {needed / 2**30:.0f} GiB at size {size}; use --set data=imagenet")
+        raise ValueError(f"the images in {path} take {needed / 2**30:.0f} GiB at size {size}; use --set data=pictures")
     own, other = _decoded(replace(train, margin=1.0)), _decoded(replace(test, margin=1.0))
     return Dataset.of("folder", own, other, classes, held_out=held_out)
 
 
 @dataset
+@expecting(classes=10, channels=3, size=224)
+def pictures(path: Path, *, size: int = 224) -> Dataset:
+    """Decode images batch by batch: random parts for training. The normalisation is that of ImageNet."""
+    return _on_demand("pictures", path, size)
+
+
+@dataset
 @expecting(classes=1000, channels=3, size=224, images=1_281_167)
 def imagenet(path: Path, *, size: int = 224) -> Dataset:
-    """Decode images batch by batch, with the usual normalisation for ImageNet."""
+    """Load ImageNet in the same way."""
+    return _on_demand("imagenet", path, size)
+
+
+def _on_demand(name: str, path: Path, size: int) -> Dataset:
     classes, train, test, held_out = _split(path, size)
-    return Dataset.of("imagenet", train, test, classes, mean=IMAGENET_MEAN, std=IMAGENET_STD, held_out=held_out)
+    return Dataset.of(name, train, test, classes, mean=IMAGENET_MEAN, std=IMAGENET_STD, held_out=held_out)
 
 
 def _decoded(files: Files) -> Split:
