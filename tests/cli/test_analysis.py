@@ -137,6 +137,15 @@ def test_accuracy_on_held_out_images_is_marked(tmp_path: Path) -> None:
     assert found.data["rows"][0]["holdout"] == 100
 
 
+def test_a_run_that_started_from_trained_weights_is_marked(tmp_path: Path) -> None:
+    start = {"from": "calibrated-t4.safetensors", "sha256": "0" * 64}
+    recipe, cpu = recipes.get("cifar10_hybrid19"), torch.device("cpu")
+    run = Run.create(tmp_path / "run", recipe, load("digits").info, cpu, start=start, weights={"w": torch.ones(1)})
+    run.append({"epoch": 1, "test_accuracy": 0.9})
+    found = training.table("table1", [tmp_path / "run"])
+    assert found.comparison[0].endswith("It started from the weights of calibrated-t4.safetensors.")
+
+
 def test_tables_name_the_other_systems_of_the_paper(tmp_path: Path) -> None:
     run = Run.create(tmp_path / "run", recipes.get("demo"), load("digits").info, torch.device("cpu"))
     run.append({"epoch": 1, "test_accuracy": 0.9})

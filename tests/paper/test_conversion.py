@@ -87,7 +87,7 @@ def test_what_is_converted_anew_for_each_number_of_steps_stops_sooner(
 ) -> None:
     monkeypatch.setattr(conversion, "LONGEST", 4)
     monkeypatch.setattr(conversion, "LONGEST_ANEW", 2)
-    for name, steps in (("calibrated", [1, 2]), ("data-norm-max", [1, 2, 4])):
+    for name, steps in (("calibrated", [1, 2]), ("rmp", [1, 2, 4]), ("data-norm-max", [1, 2, 4, 8, 16])):
         part = converted_part(relu, name, tmp_path / PARTS)
         assert [p["timesteps"] for p in part["points"]] == steps
 

@@ -52,10 +52,13 @@ def test_cifar10_differs_in_the_last_epochs_alone(timesteps: int) -> None:
     assert (recipe.decay, recipe.loss, recipe.lr, recipe.schedule) == (0.5, "mean", 0.2, "cosine")
 
 
-@pytest.mark.parametrize(("name", "neuron"), [("cifar10_relu19", "relu"), ("cifar10_qcfs19", "qcfs")])
-def test_twins_without_spikes_have_the_same_schedule(name: str, neuron: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "neuron"),
+    [("cifar10_relu19", {"neuron": "relu"}), ("cifar10_qcfs19", {"neuron": "qcfs", "levels": 4})],
+)
+def test_twins_without_spikes_have_the_same_schedule(name: str, neuron: dict[str, Any]) -> None:
     spiking = asdict(recipes.get("cifar10_resnet19_t2"))
-    assert asdict(recipes.get(name)) == spiking | {"name": name, "neuron": neuron, "timesteps": 1}
+    assert asdict(recipes.get(name)) == spiking | {"name": name, "timesteps": 1, **neuron}
 
 
 @pytest.mark.parametrize("end", ["t4", "best"])

@@ -60,7 +60,7 @@ class Way:
 
 WAYS = {
     "data-norm": Way("data-norm", longer=True),
-    "data-norm-max": Way("data-norm", {"percentile": 100.0}),
+    "data-norm-max": Way("data-norm", {"percentile": 100.0}, longer=True),
     "spike-norm": Way("spike-norm", longer=True),
     "rmp": Way("rmp"),
     "calibrated": Way("calibrated", anew=True),

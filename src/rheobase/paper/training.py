@@ -204,7 +204,9 @@ def table(name: str, runs: list[Path], *, epochs: int = 3) -> Result:
             key = (recipe.data, recipe.network, recipe.timesteps)
             row = _row(key, published.get(key), 100 * tested[-1], 100 * max(tested), len(metrics))
             about = opened.data
-            rows.append(row | {"planned": recipe.epochs, "simulated": about.simulated, "holdout": about.holdout})
+            start = opened.start and opened.start["from"]
+            row |= {"planned": recipe.epochs, "start": start, "simulated": about.simulated, "holdout": about.holdout}
+            rows.append(row)
         source = "trained runs"
     else:
         rows += [_stand_in(timesteps, epochs) for timesteps in sorted({t for _, _, t in published})]
@@ -213,6 +215,7 @@ def table(name: str, runs: list[Path], *, epochs: int = 3) -> Result:
         f"{row['network']} on {row['data']}, T = {row['timesteps']}: {row['last']:.2f} % after {row['epochs']} of "
         f"{row.get('planned', row['epochs'])} epochs (best epoch {row['best']:.2f} %). The paper "
         + (f"reports {row['paper']:.2f} %." if row["paper"] else "has no number for this.")
+        + (f" It started from the weights of {row['start']}." if row.get("start") else "")
         + (" The recordings are simulated, so this says nothing about real ones." if row.get("simulated") else "")
         + (" It was tested on held-out training images, not on the test images." if row.get("holdout") else "")
         for row in rows

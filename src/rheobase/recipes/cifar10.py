@@ -124,8 +124,8 @@ def cifar10_relu19() -> Recipe:
 
 @recipe
 def cifar10_qcfs19() -> Recipe:
-    """The same, trained for conversion (Bu et al. 2022): activations have 8 levels below a learnt threshold."""
-    return replace(_cifar10_resnet19(1), name="cifar10_qcfs19", neuron="qcfs")
+    """The same, trained for conversion (Bu et al. 2022): activations have 4 levels below a learnt threshold."""
+    return replace(_cifar10_resnet19(1), name="cifar10_qcfs19", neuron="qcfs", levels=4)
 
 
 @recipe
