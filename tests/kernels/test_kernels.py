@@ -382,6 +382,22 @@ def test_the_operators_are_well_formed(backend: str, layouts: list[Callable[[Ten
     )
 
 
+def test_the_operators_are_well_formed_with_packed_spikes(triton_device: str) -> None:
+    with torch.device(triton_device):
+        case = Case((4, 3, 5, 6, 2), [channels_last], dtype=torch.float32)
+        (x,), grad = case.leaves, case.grad.contiguous()
+        xs = [x, torch.randint(256, (x.numel() // 8,), dtype=torch.uint8)]
+        weight, bias, mean, var, sums = torch.rand(11, 5).split([2, 2, 2, 2, 3])
+    neurons = (weight, bias, mean, var, None, *fused.Constants(0.3, 0.6, 0.9, 1e-4))
+    rest = (*neurons, sums, 72.0, "triton")
+    how: Any = {"test_utils": ["test_schema", "test_autograd_registration", "test_faketensor"]}  # no compiler sees them
+    torch.library.opcheck(fused.statistics, (xs, "triton"), **how)
+    torch.library.opcheck(fused.forward, (xs, *neurons, True, "triton"), **how)
+    torch.library.opcheck(fused.backward_sums, (grad, xs, *neurons, "triton"), **how)
+    torch.library.opcheck(fused.backward_inputs, (grad, xs, *rest), **how)
+    torch.library.opcheck(fused.backward_inputs_, (grad, xs[1:], [x.clone()], [0], *rest), **how)
+
+
 @pytest.mark.parametrize("place", [0, 1])
 @pytest.mark.parametrize("layout", [channels_last, every_other])
 def test_gradients_may_overwrite_their_branches(backend: str, place: int, layout: Callable[[Tensor], Tensor]) -> None:
