@@ -444,13 +444,17 @@ def test_a_backend_without_gradients_for_tensors_refuses_them(name: str) -> None
     ("memory", "neuron"),
     [("speed", {}), ("packed", {}), ("speed", {"learn_decay": "channel", "surrogate": "atan", "reset": "soft"})],
 )
-def test_a_network_compiles_as_one_graph(memory: str, neuron: dict[str, Any]) -> None:
+def test_a_network_compiles_as_one_graph(memory: str, neuron: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     network = build("resnet8", memory=memory, **neuron)
-    images = torch.randn(3, 1, 8, 8)
+    images, packing, forward = torch.randn(3, 1, 8, 8), [], cpu.forward
+    monkeypatch.setattr(cpu, "forward", lambda xs, of, pack: packing.append(pack) or forward(xs, of, pack))
     expected = network(images, timesteps=2)
+    assert set(packing) == {memory == "packed"}
     grads = torch.autograd.grad(expected.sum(), list(network.parameters()))
+    packing.clear()
     compiled = torch.compile(network, fullgraph=True, backend="aot_eager")
     logits = compiled(images, timesteps=2)
+    assert set(packing) == {False}  # nobody would find the bits
     assert torch.equal(logits, expected)
     for got, want in zip(torch.autograd.grad(logits.sum(), list(network.parameters())), grads, strict=True):
         torch.testing.assert_close(got, want)
