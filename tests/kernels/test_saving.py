@@ -156,7 +156,7 @@ def fire_beside_spikes(
     conv = kernels.Branch(s, marked, synapse, own[0])
     spikes, moments = kernels.fire(
         [Later(conv) if later else conv.output(), s], *own[1:], decay=0.3, v_th=0.6, width=0.9, eps=1e-4,
-        pack=True, backend="triton",
+        pack=keep_output, backend="triton",
     )  # fmt: skip
     return [spikes, *moments, *torch.autograd.grad(spikes, [s, *own], upstream)]
 

@@ -175,16 +175,15 @@ def join(everyone: Tensor) -> Tensor:
 def forward(xs: list[Tensor], neurons: Neurons, pack: bool) -> tuple[Tensor, Tensor]:
     layout = _Layout.of(xs[0])
     xs = [layout.fit(x) for x in xs]
-    spikes = layout.empty(xs[0])
-    sharing = neurons_per_byte(spikes) if pack else 0
-    bits = torch.empty(spikes.numel() // 8 if sharing else 0, dtype=torch.uint8, device=spikes.device)
+    spikes, packed = layout.empty(xs[0]), are_bits(xs[-1])
+    sharing = neurons_per_byte(spikes) if pack or packed else 0
+    bits = torch.empty(spikes.numel() // 8 if pack and sharing else 0, dtype=torch.uint8, device=spikes.device)
     tile = layout.tile("forward")
     on_grid(kernels.forward_kernel, layout.grid("forward", sharing or 1))(
-        xs[0], xs[-1], spikes, bits if sharing else None, *_tensors(neurons),
+        xs[0], xs[-1], spikes, bits if len(bits) else None, *_tensors(neurons),
         layout.rows, layout.channels, xs[0].stride(0), xs[-1].stride(0), spikes.stride(0),
         layout.stride_n, layout.stride_c,
-        PIXELS=layout.pixels, PER_BYTE=_per_byte(xs[-1], len(spikes)), SHARING=sharing or 1,
-        **_constants(xs[0], neurons), **tile,
+        PIXELS=layout.pixels, PACKED=packed, SHARING=sharing or 1, **_constants(xs[0], neurons), **tile,
     )  # fmt: skip
     return spikes, bits
 
