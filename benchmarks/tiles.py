@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from benchmarks.contenders import Setting
 from benchmarks.output import result_path
@@ -92,13 +92,14 @@ def tried(
         with using(step, tile):
             found = [named[step]() for _, named in calls]
             time = sum(times * seconds(named[step]) for times, named in calls)
-        yield tile, time, max(map(difference, found, expected))
+        yield tile, time, difference(found, expected)
 
 
 def difference(found: Any, expected: Any) -> float:
-    """Return the largest relative difference of two results, each a tensor or a list of them."""
-    pairs = zip(*([x] if isinstance(x, Tensor) else x for x in (found, expected)), strict=True)
-    return max(float((a.double() - b.double()).norm() / b.double().norm()) for a, b in pairs)
+    """Return the largest relative difference of two results, each of tensors; NaN if there is any NaN."""
+    pairs = zip(tree_leaves(found), tree_leaves(expected), strict=True)
+    norms = [((a.double() - b.double()).norm() / b.double().norm()) for a, b in pairs if len(b)]
+    return float(torch.stack(norms).max())
 
 
 def cold_seconds(call: Callable[[], Any]) -> float:

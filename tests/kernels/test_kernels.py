@@ -382,6 +382,22 @@ def test_the_operators_are_well_formed(backend: str, layouts: list[Callable[[Ten
     )
 
 
+def test_the_operators_are_well_formed_with_packed_spikes(triton_device: str) -> None:
+    with torch.device(triton_device):
+        case = Case((4, 3, 5, 6, 2), [channels_last], dtype=torch.float32)
+        (x,), grad = case.leaves, case.grad.contiguous()
+        xs = [x, torch.randint(256, (x.numel() // 8,), dtype=torch.uint8)]
+        weight, bias, mean, var, sums = torch.rand(11, 5).split([2, 2, 2, 2, 3])
+    neurons = (weight, bias, mean, var, None, *fused.Constants(0.3, 0.6, 0.9, 1e-4))
+    rest = (*neurons, sums, 72.0, "triton")
+    how: Any = {"test_utils": ["test_schema", "test_autograd_registration", "test_faketensor"]}  # no compiler sees them
+    torch.library.opcheck(fused.statistics, (xs, "triton"), **how)
+    torch.library.opcheck(fused.forward, (xs, *neurons, True, "triton"), **how)
+    torch.library.opcheck(fused.backward_sums, (grad, xs, *neurons, "triton"), **how)
+    torch.library.opcheck(fused.backward_inputs, (grad, xs, *rest), **how)
+    torch.library.opcheck(fused.backward_inputs_, (grad, xs[1:], [x.clone()], [0], *rest), **how)
+
+
 @pytest.mark.parametrize("place", [0, 1])
 @pytest.mark.parametrize("layout", [channels_last, every_other])
 def test_gradients_may_overwrite_their_branches(backend: str, place: int, layout: Callable[[Tensor], Tensor]) -> None:
@@ -428,13 +444,17 @@ def test_a_backend_without_gradients_for_tensors_refuses_them(name: str) -> None
     ("memory", "neuron"),
     [("speed", {}), ("packed", {}), ("speed", {"learn_decay": "channel", "surrogate": "atan", "reset": "soft"})],
 )
-def test_a_network_compiles_as_one_graph(memory: str, neuron: dict[str, Any]) -> None:
+def test_a_network_compiles_as_one_graph(memory: str, neuron: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     network = build("resnet8", memory=memory, **neuron)
-    images = torch.randn(3, 1, 8, 8)
+    images, packing, forward = torch.randn(3, 1, 8, 8), [], cpu.forward
+    monkeypatch.setattr(cpu, "forward", lambda xs, of, pack: packing.append(pack) or forward(xs, of, pack))
     expected = network(images, timesteps=2)
+    assert set(packing) == {memory == "packed"}
     grads = torch.autograd.grad(expected.sum(), list(network.parameters()))
+    packing.clear()
     compiled = torch.compile(network, fullgraph=True, backend="aot_eager")
     logits = compiled(images, timesteps=2)
+    assert set(packing) == {False}  # nobody would find the bits
     assert torch.equal(logits, expected)
     for got, want in zip(torch.autograd.grad(logits.sum(), list(network.parameters())), grads, strict=True):
         torch.testing.assert_close(got, want)

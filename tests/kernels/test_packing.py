@@ -62,6 +62,7 @@ NEURONS_PER_BYTE = [  # of spikes [T, N, C, ...]
     ((4, 3, 7, 2, 5), 2),
     ((8, 3, 5, 1, 7), 1),
     ((4, 6, 5), 2),
+    ((2, 3, 130, 4, 5), 4),  # several programs in both directions
     ((4, 3, 7, 3, 5), 0),  # 45 rows cannot be halved
     ((3, 2, 5, 4, 2), 0),  # three timesteps do not fill a byte
 ]

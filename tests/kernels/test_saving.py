@@ -143,6 +143,24 @@ class Later(NamedTuple):
         return self.carried
 
 
+def fire_beside_spikes(
+    values: Tensor, kernel: Tensor, upstream: Tensor, *, later: bool, marked: bool = True, keep_output: bool = True
+) -> list[Tensor]:
+    """Spikes, moments and gradients of a soma that receives spikes and a convolution of them."""
+    torch.manual_seed(0)
+    own = [t.to(values).requires_grad_() for t in (kernel, *torch.rand(2, 2, values.shape[2]))]
+    s = values.clone().requires_grad_()
+    if marked:
+        kernels.mark_spikes(s)
+    synapse = kernels.Synapse(kernels.Window((1, 1), (1, 1), (1, 1), 1), keep_output)
+    conv = kernels.Branch(s, marked, synapse, own[0])
+    spikes, moments = kernels.fire(
+        [Later(conv) if later else conv.output(), s], *own[1:], decay=0.3, v_th=0.6, width=0.9, eps=1e-4,
+        pack=keep_output, backend="triton",
+    )  # fmt: skip
+    return [spikes, *moments, *torch.autograd.grad(spikes, [s, *own], upstream)]
+
+
 @pytest.mark.parametrize("steps", [1, 2, 3, 4, 8])
 @pytest.mark.parametrize("keep_output", [True, False])
 @pytest.mark.parametrize("marked", [True, False])
@@ -151,27 +169,40 @@ def test_a_shortcut_of_spikes_is_read_from_bits(
 ) -> None:
     """The same bits come out as from the spikes themselves, in float32."""
     with torch.device(triton_device):
-        kernel, (weight, bias) = torch.randn(5, 5, 3, 3), torch.rand(2, 2, 5)
+        kernel, upstream = torch.randn(5, 5, 3, 3), torch.randn(steps, 4, 6, 2, 5).movedim(-1, 2)
         values = (torch.rand(steps, 4, 6, 2, 5) < 0.4).float().movedim(-1, 2)
-        upstream = torch.randn(steps, 4, 6, 2, 5).movedim(-1, 2)
-    synapse = kernels.Synapse(kernels.Window((1, 1), (1, 1), (1, 1), 1), keep_output)
     received, run = [], saving.run_forward
     monkeypatch.setattr(
         saving, "run_forward", lambda xs, *rest: received.append(fused.are_bits(xs[1])) or run(xs, *rest)
     )
-    results = []
-    for later in (False, True):
-        s, own = values.clone().requires_grad_(), [t.clone().requires_grad_() for t in (kernel, weight, bias)]
-        if marked:
-            kernels.mark_spikes(s)
-        conv = kernels.Branch(s, marked, synapse, own[0])
-        spikes, moments = kernels.fire(
-            [Later(conv) if later else conv.output(), s], *own[1:], decay=0.3, v_th=0.6, width=0.9, eps=1e-4,
-            pack=True, backend="triton",
-        )  # fmt: skip
-        results.append([spikes, *moments, *torch.autograd.grad(spikes, [s, *own], upstream)])
+    results = [
+        fire_beside_spikes(values, kernel, upstream, later=later, marked=marked, keep_output=keep_output)
+        for later in (False, True)
+    ]
     assert received == [marked and steps != 3]
     assert 0 < results[0][0].mean() < 1
+    for plain, packed in zip(*results, strict=True):
+        assert torch.equal(plain, packed)
+
+
+GRADIENTS: dict[str, Callable[[Tensor], Tensor]] = {  # of spikes, in memory that is not dense or in another order
+    "the same at all timesteps": lambda grad: grad[:1].expand_as(grad),
+    "part of a larger batch": lambda grad: torch.cat([grad.movedim(2, -1)] * 2, 1).movedim(-1, 2)[:, : grad.shape[1]],
+    "channels first": Tensor.contiguous,
+}
+
+
+@pytest.mark.parametrize("layout", GRADIENTS.values(), ids=GRADIENTS)
+@pytest.mark.parametrize("keep_output", [True, False])
+def test_a_shortcut_is_read_from_bits_for_every_gradient(
+    layout: Callable[[Tensor], Tensor], keep_output: bool, triton_device: str
+) -> None:
+    with torch.device(triton_device):
+        kernel, upstream = torch.randn(5, 5, 3, 3), layout(torch.randn(4, 3, 6, 2, 5).movedim(-1, 2))
+        values = (torch.rand(4, 3, 6, 2, 5) < 0.4).float().movedim(-1, 2)
+    results = [
+        fire_beside_spikes(values, kernel, upstream, later=later, keep_output=keep_output) for later in (False, True)
+    ]
     for plain, packed in zip(*results, strict=True):
         assert torch.equal(plain, packed)
 

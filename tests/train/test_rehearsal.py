@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from rheobase import recipes
+from rheobase import kernels, recipes
 from rheobase.data import Dataset, Split
 from rheobase.data.feed import Feed
 from rheobase.kernels import fused, saving
@@ -68,6 +68,28 @@ def test_it_tells_what_the_somas_of_a_step_receive(
     assert [(call.constants, call.learns_decay) for call in found] == constants
     assert len(found) == len(somas)
     assert {call.normalises for call in found} == ({True, False} if name == "ms_resnet18" else {True})
+
+
+@pytest.mark.parametrize("memory", ["speed", "packed"])
+def test_it_tells_which_somas_write_and_read_bits(
+    memory: str, triton_device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rheobase.kernels import triton as launchers
+
+    network = network_of("resnet8", {"memory": memory}, "fp32").to(triton_device)
+    images = torch.zeros(2, 1, 8, 8, device=triton_device)
+    found = [(call.packs, call.reads_bits) for call in received(network, recipe_of("fp32"), images, 4)]
+    really, forward = [], launchers.forward
+
+    def spy(xs: list[Tensor], neurons: Any, pack: bool) -> Any:
+        really.append((pack, fused.are_bits(xs[-1])))
+        return forward(xs, neurons, pack)
+
+    monkeypatch.setattr(launchers, "forward", spy)
+    monkeypatch.setattr(kernels, "_choose", lambda *_: "triton")
+    network(torch.randn_like(images), 4)
+    assert found == really
+    assert {reads for _, reads in really} == ({False, True} if memory == "packed" else {False})
 
 
 class Moves(nn.Module):

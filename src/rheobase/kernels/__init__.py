@@ -79,7 +79,7 @@ def fire(
     vectors = _vectors(inputs[0], weights, biases, moments, decay)
     if isinstance(decay, Tensor):
         neuron["decay"] = 0.0
-    settings = Settings(Constants(**neuron), group, chosen, pack and torch.is_grad_enabled())
+    settings = Settings(Constants(**neuron), group, chosen, pack and _marks())
     if saving:
         marked = [x if isinstance(x, Branch) else Branch(x, are_marked(x)) for x in branches]
         spikes, mean, var, bits = fire_saving(marked, *vectors, settings)
@@ -89,8 +89,13 @@ def fire(
     return spikes, (mean, var)
 
 
+def _marks() -> bool:
+    """Return whether synapses keep something for a backward pass, and do it themselves."""
+    return torch.is_grad_enabled() and not torch.compiler.is_compiling()
+
+
 def _mark(spikes: Tensor, bits: Tensor | None) -> None:
-    if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+    if _marks():
         mark_spikes(spikes, bits)
 
 

@@ -181,9 +181,18 @@ def _(grad: Tensor, xs: list[Tensor], *arguments: Any) -> Tensor:
 
 
 @backward_inputs.register_fake
-@backward_inputs_.register_fake
 def _(grad: Tensor, xs: list[Tensor], *arguments: Any) -> list[Tensor]:
-    return [empty_like_sequence(grad if are_bits(x) else one_step_if_static(x)) for x in xs]
+    return _empty_gradients(xs, xs[0])
+
+
+@backward_inputs_.register_fake
+def _(grad: Tensor, xs: list[Tensor], overwritten: list[Tensor], places: list[int], *arguments: Any) -> list[Tensor]:
+    return _empty_gradients(xs, _merged(xs, overwritten, places)[0])
+
+
+def _empty_gradients(xs: list[Tensor], first: Tensor) -> list[Tensor]:
+    """Return memory for the gradients of branches, where that of packed spikes lies like the first branch."""
+    return [empty_like_sequence(first if are_bits(x) else one_step_if_static(x)) for x in xs]
 
 
 def sums_rows(neurons: Neurons) -> int:

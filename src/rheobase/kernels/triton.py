@@ -129,9 +129,9 @@ def _tensors(neurons: Neurons) -> list[Tensor | None]:
     return [None if p is None else p.contiguous() for p in neurons[:-1]]
 
 
-def _per_byte(xs: list[Tensor], like: Tensor) -> int:
-    """How many neurons share a byte of the last branch; 0 if it is no bits."""
-    return neurons_per_byte(like) if are_bits(xs[-1]) else 0
+def _per_byte(x: Tensor, steps: int) -> int:
+    """How many neurons share a byte of a branch; 0 if it is no bits."""
+    return 8 // steps if are_bits(x) else 0
 
 
 @on_device_of_first
@@ -149,7 +149,7 @@ def statistics(xs: list[Tensor]) -> Tensor:
         shifts = torch.empty(layout.channels, dtype=dtype, device=x.device)
         on_grid(kernels.statistics_kernel, grid)(
             x, partial, shifts, layout.rows, layout.channels, x.stride(0), layout.stride_n, layout.stride_c,
-            T=steps, SEGMENT=_segment(steps), PIXELS=layout.pixels, PER_BYTE=_per_byte([x], sequence),
+            T=steps, SEGMENT=_segment(steps), PIXELS=layout.pixels, PER_BYTE=_per_byte(x, steps),
             ACC=_accumulator(dtype), **tile,
         )  # fmt: skip
         on_grid(kernels.join_statistics_kernel, (triton.cdiv(layout.channels, 4),))(
@@ -175,16 +175,15 @@ def join(everyone: Tensor) -> Tensor:
 def forward(xs: list[Tensor], neurons: Neurons, pack: bool) -> tuple[Tensor, Tensor]:
     layout = _Layout.of(xs[0])
     xs = [layout.fit(x) for x in xs]
-    spikes = layout.empty(xs[0])
-    sharing = neurons_per_byte(spikes) if pack else 0
-    bits = torch.empty(spikes.numel() // 8 if sharing else 0, dtype=torch.uint8, device=spikes.device)
+    spikes, packed = layout.empty(xs[0]), are_bits(xs[-1])
+    sharing = neurons_per_byte(spikes) if pack or packed else 0
+    bits = torch.empty(spikes.numel() // 8 if pack and sharing else 0, dtype=torch.uint8, device=spikes.device)
     tile = layout.tile("forward")
     on_grid(kernels.forward_kernel, layout.grid("forward", sharing or 1))(
-        xs[0], xs[-1], spikes, bits if sharing else None, *_tensors(neurons),
+        xs[0], xs[-1], spikes, bits if len(bits) else None, *_tensors(neurons),
         layout.rows, layout.channels, xs[0].stride(0), xs[-1].stride(0), spikes.stride(0),
         layout.stride_n, layout.stride_c,
-        PIXELS=layout.pixels, PER_BYTE=_per_byte(xs, spikes), SHARING=sharing or 1,
-        **_constants(xs[0], neurons), **tile,
+        PIXELS=layout.pixels, PACKED=packed, SHARING=sharing or 1, **_constants(xs[0], neurons), **tile,
     )  # fmt: skip
     return spikes, bits
 
@@ -244,7 +243,7 @@ def _backward(
         layout.rows, layout.channels, *(x.stride(0) for x in (grad, xs[0], xs[-1], outs[0], outs[-1])),
         grad[0].numel(), layout.stride_n, layout.stride_c,
         PIXELS=layout.pixels, STATIC1=is_static(xs[0]), STATIC2=is_static(xs[-1]),
-        PER_BYTE=_per_byte(xs, grad), SUMS=sums is None, ALONE=TILES[step].programs is None,
+        PER_BYTE=_per_byte(xs[-1], len(grad)), SUMS=sums is None, ALONE=TILES[step].programs is None,
         RESET_GRADIENT=neurons.constants.reset_gradient, SURROGATE=neurons.constants.surrogate,
         WIDTH=neurons.constants.width, **constants, **layout.tile(step),
     )  # fmt: skip

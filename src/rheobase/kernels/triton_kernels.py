@@ -268,14 +268,13 @@ def join_members_kernel(everyone, joined, members, channels, BRANCHES: tl.conste
 def forward_kernel(
     x1, x2, spikes, bits, weight, bias, mean, var, decays, rows, channels, x1_stride_t, x2_stride_t, stride_t, stride_n,
     stride_c, T: tl.constexpr, SEGMENT: tl.constexpr, PIXELS: tl.constexpr, BRANCHES: tl.constexpr,
-    PER_BYTE: tl.constexpr, SHARING: tl.constexpr, K: tl.constexpr, EPS: tl.constexpr, DECAY: tl.constexpr,
+    PACKED: tl.constexpr, SHARING: tl.constexpr, K: tl.constexpr, EPS: tl.constexpr, DECAY: tl.constexpr,
     LEARNT: tl.constexpr, V_TH: tl.constexpr, SOFT: tl.constexpr, ACC: tl.constexpr, ROWS: tl.constexpr,
     CHANNELS: tl.constexpr,
 ):  # fmt: skip
-    """The spikes. If PER_BYTE is not 0, x2 are packed spikes.
+    """The spikes, and their `bits` if asked for. If PACKED, x2 are packed spikes.
 
-    A program takes SHARING tiles. If it is asked for `bits`, the neurons of these tiles share bytes. Rows at the end of
-    a tile can belong to another program too, which writes the same spikes.
+    A program takes the SHARING tiles whose neurons share bytes. If there are several, all steps are one segment.
     """
     column = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
     scale1, shift, _, _ = _coefficients(weight, bias, mean, var, 0, column, channels, K, EPS)
@@ -284,36 +283,43 @@ def forward_kernel(
         scale2, shift2, _, _ = _coefficients(weight, bias, mean, var, 1, column, channels, K, EPS)
         shift += shift2
     decay = _learnt_decay(decays, column, channels, scale1)
-    first_row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     apart = rows // SHARING
-    fired_at = tl.zeros((ROWS, CHANNELS), tl.int32)
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    mask = (row < apart)[:, None] & (column < channels)[None, :]
+    ats = ()
     for tile in tl.static_range(SHARING):
-        row = first_row + tile * apart
-        at, mask = _offsets(row, column, rows, channels, stride_n, stride_c, PIXELS)
-        if PER_BYTE > 0:
-            second_bits = _load_bits(x2, row, column, rows, channels, mask, PER_BYTE)
-        v = tl.zeros((ROWS, CHANNELS), ACC)
-        for start in range(0, T, SEGMENT):
-            first_inputs = ()
-            second_inputs = ()
+        at, _ = _offsets(row + tile * apart, column, rows, channels, stride_n, stride_c, PIXELS)
+        ats = ats + (at,)
+    fired_at = tl.zeros((ROWS, CHANNELS), tl.int32)
+    v = tl.zeros((ROWS, CHANNELS), ACC)
+    for start in range(0, T, SEGMENT):
+        first_inputs = ()
+        second_inputs = ()
+        if PACKED:
+            second_bits = tl.load(x2 + ats[0], mask, other=0).to(tl.int32)
+        for tile in tl.static_range(SHARING):
+            here = ats[tile]
             for i in tl.static_range(SEGMENT):
-                first_inputs = first_inputs + (_load_step(x1, start + i, x1_stride_t, at, mask, T, SEGMENT),)
-                if PER_BYTE > 0:
-                    second_inputs = second_inputs + (_spike(second_bits, i, PER_BYTE),)
+                first_inputs = first_inputs + (_load_step(x1, start + i, x1_stride_t, here, mask, T, SEGMENT),)
+                if PACKED:
+                    second_inputs = second_inputs + (_spike(second_bits >> tile, i, SHARING),)
                 elif BRANCHES == 2:
-                    second_inputs = second_inputs + (_load_step(x2, start + i, x2_stride_t, at, mask, T, SEGMENT),)
+                    second_inputs = second_inputs + (_load_step(x2, start + i, x2_stride_t, here, mask, T, SEGMENT),)
+        for tile in tl.static_range(SHARING):
+            here = ats[tile]
+            if tile > 0:
+                v = tl.zeros((ROWS, CHANNELS), ACC)
             for i in tl.static_range(SEGMENT):
-                a = first_inputs[i]
-                b = second_inputs[i] if BRANCHES == 2 else a
+                a = first_inputs[tile * SEGMENT + i]
+                b = second_inputs[tile * SEGMENT + i] if BRANCHES == 2 else a
                 u = _potential(v, a, b, scale1, scale2, shift, decay, BRANCHES, DECAY, LEARNT)
                 fired = u > V_TH
-                _store_step(spikes, start + i, stride_t, at, tl.where(fired, 1.0, 0.0), mask, T, SEGMENT)
+                _store_step(spikes, start + i, stride_t, here, tl.where(fired, 1.0, 0.0), mask, T, SEGMENT)
                 if bits is not None:
                     fired_at |= tl.where(fired, 1 << (i * SHARING + tile), 0)
                 v = _after_reset(u, fired, V_TH, SOFT)
     if bits is not None:
-        at, mask = _offsets(first_row, column, apart, channels, stride_n, stride_c, PIXELS)
-        tl.store(bits + at, fired_at.to(tl.uint8), mask)
+        tl.store(bits + ats[0], fired_at.to(tl.uint8), mask)
 
 
 @triton.jit
