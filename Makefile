@@ -5,7 +5,7 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint const
 # two at a time; small networks gain nothing from more threads
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2 --dist loadfile
 PEERS := aedat==2.3.0 expelliarmus==1.1.12 loguru==0.7.3 nirtorch==2.6 norse==1.1.0 snntorch==1.0.0 \
-	spikingjelly==2.0.0 tonic==1.7.0
+	spikingjelly==2.0.0 tonic==1.7.0 tqdm==4.67.1
 
 .PHONY: demo docs test test-slow test-kills test-package test-peers test-gpu check attack attack-full attack-fuzz bench clean
 
