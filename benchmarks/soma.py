@@ -76,7 +76,7 @@ def steps(shape: Shape, setting: Setting, backend: str) -> dict[str, tuple[int, 
     mean, var = fused.statistics(xs, backend)[:-1].chunk(2)
     neurons = fused.Neurons(weight, torch.zeros_like(weight), mean, var, None, constants)
     neuron = neurons.arguments
-    sums = fused.backward_sums(grad, xs, *neuron, backend)
+    sums, du = fused.backward_sums(grad, xs, *neuron, backend == "cpu", backend)
 
     whole = grad.numel() * grad.element_size()
     inputs = sum(fused.one_step_if_static(x).numel() * x.element_size() for x in xs)
@@ -85,11 +85,11 @@ def steps(shape: Shape, setting: Setting, backend: str) -> dict[str, tuple[int, 
         "forward": (inputs + whole, lambda: fused.forward(xs, *neuron, False, backend)),
         "backward_sums": (
             inputs + whole,
-            lambda: fused.backward_sums(grad, xs, *neuron, backend),
+            lambda: fused.backward_sums(grad, xs, *neuron, backend == "cpu", backend),
         ),
         "backward_inputs": (
             2 * inputs + whole,
-            lambda: fused.backward_inputs(grad, xs, *neuron, sums, count, backend),
+            lambda: fused.backward_inputs(grad, xs, *neuron, du, sums, count, backend),
         ),
     }
 

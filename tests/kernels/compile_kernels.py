@@ -95,15 +95,16 @@ def main(architectures: list[int]) -> None:
         for members in (1, 8):
             launchers.join(found.expand(members, -1, -1).contiguous())
         grad, _ = launchers.forward(xs, neurons, False)
-        sums = launchers.backward_sums(grad, xs, neurons)
-        launchers.backward_inputs(grad, xs, neurons, sums[: 1 + branches], 32.0 * steps, ())
-        launchers.backward_inputs(grad, xs, neurons, sums[: 1 + branches], 1.0, ())  # as in a process group
+        sums, du = launchers.backward_sums(grad, xs, neurons)
+        launchers.backward_inputs(grad, xs, neurons, du, sums[: 1 + branches], 32.0 * steps, ())
+        launchers.backward_inputs(grad, xs, neurons, du, sums[: 1 + branches], 1.0, ())  # as in a process group
         grad, bits = launchers.forward(xs, neurons, True)
         if branches == 2 and len(bits):
             xs[1] = bits
             launchers.statistics(xs)
             launchers.forward(xs, neurons, True)
-            launchers.backward_inputs(grad, xs, neurons, launchers.backward_sums(grad, xs, neurons)[:3], 1.0, ())
+            sums, du = launchers.backward_sums(grad, xs, neurons)
+            launchers.backward_inputs(grad, xs, neurons, du, sums[:3], 1.0, ())
     for steps, dtype, filled, bits in BARE:
         print(f"T={steps} bare {dtype} {filled} {bits}", flush=True)  # noqa: T201
         x = torch.zeros(steps, 2, 128, dtype=dtype)

@@ -367,17 +367,21 @@ def test_the_operators_are_well_formed(backend: str, layouts: list[Callable[[Ten
     torch.library.opcheck(fused.join, (torch.rand(3, 2 * len(xs) + 1, 5), backend))
     for pack in (False, True):
         torch.library.opcheck(fused.forward, (xs, *neurons, pack, backend))
-    torch.library.opcheck(fused.backward_sums, (case.grad, xs, *neurons, backend))
+    for keep in {False, backend == "cpu"}:
+        torch.library.opcheck(fused.backward_sums, (case.grad, xs, *neurons, keep, backend))
     learnt = (*neurons[:4], torch.rand(5), 0.0, 0.6, 0.9, 1e-4, "atan", "soft", False)
     torch.library.opcheck(fused.forward, (xs, *learnt, False, backend), test_utils=["test_schema", "test_faketensor"])
     torch.library.opcheck(
-        fused.backward_sums, (case.grad, xs, *learnt, backend), test_utils=["test_schema", "test_faketensor"]
+        fused.backward_sums, (case.grad, xs, *learnt, False, backend), test_utils=["test_schema", "test_faketensor"]
     )
-    torch.library.opcheck(fused.backward_inputs, (case.grad, xs, *neurons, sums, 72.0, backend))
+    _, du = fused.backward_sums(case.grad, xs, *neurons, backend == "cpu", backend)
+    assert du.shape == (case.grad.shape if backend == "cpu" else (0,))
+    for known in (du, du[:0]):
+        torch.library.opcheck(fused.backward_inputs, (case.grad, xs, *neurons, known, sums, 72.0, backend))
     last = xs.pop().clone()
     torch.library.opcheck(
         fused.backward_inputs_,
-        (case.grad, xs, [last], [len(xs)], *neurons, sums, 72.0, backend),
+        (case.grad, xs, [last], [len(xs)], *neurons, du, sums, 72.0, backend),
         test_utils=["test_schema", "test_autograd_registration", "test_faketensor"],  # a compiler never sees it
     )
 
@@ -389,11 +393,11 @@ def test_the_operators_are_well_formed_with_packed_spikes(triton_device: str) ->
         xs = [x, torch.randint(256, (x.numel() // 8,), dtype=torch.uint8)]
         weight, bias, mean, var, sums = torch.rand(11, 5).split([2, 2, 2, 2, 3])
     neurons = (weight, bias, mean, var, None, *fused.Constants(0.3, 0.6, 0.9, 1e-4))
-    rest = (*neurons, sums, 72.0, "triton")
+    rest = (*neurons, sums[:0], sums, 72.0, "triton")
     how: Any = {"test_utils": ["test_schema", "test_autograd_registration", "test_faketensor"]}  # no compiler sees them
     torch.library.opcheck(fused.statistics, (xs, "triton"), **how)
     torch.library.opcheck(fused.forward, (xs, *neurons, True, "triton"), **how)
-    torch.library.opcheck(fused.backward_sums, (grad, xs, *neurons, "triton"), **how)
+    torch.library.opcheck(fused.backward_sums, (grad, xs, *neurons, False, "triton"), **how)
     torch.library.opcheck(fused.backward_inputs, (grad, xs, *rest), **how)
     torch.library.opcheck(fused.backward_inputs_, (grad, xs[1:], [x.clone()], [0], *rest), **how)
 
@@ -405,9 +409,12 @@ def test_gradients_may_overwrite_their_branches(backend: str, place: int, layout
     mean, var = torch.zeros_like(case.weight), torch.ones_like(case.weight)
     neurons = (case.weight, case.bias, mean, var, None, *fused.Constants(0.3, 0.6, 0.9, 1e-4))
     sums = torch.randn(3, 5, dtype=torch.float64)
-    want = fused.backward_inputs(case.grad, case.leaves, *neurons, sums, 72.0, backend)
+    _, du = fused.backward_sums(case.grad, case.leaves, *neurons, backend == "cpu", backend)
+    want = fused.backward_inputs(case.grad, case.leaves, *neurons, du, sums, 72.0, backend)
+    anew = fused.backward_inputs(case.grad, case.leaves, *neurons, du[:0], sums, 72.0, backend)
+    assert all(map(torch.equal, want, anew))
     overwritten, other = case.leaves[place], case.leaves[1 - place]
-    (got,) = fused.backward_inputs_(case.grad, [other], [overwritten], [place], *neurons, sums, 72.0, backend)
+    (got,) = fused.backward_inputs_(case.grad, [other], [overwritten], [place], *neurons, du, sums, 72.0, backend)
     assert torch.equal(overwritten, want[place])
     assert torch.equal(got, want[1 - place])
 

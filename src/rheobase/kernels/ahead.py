@@ -33,5 +33,5 @@ def _launch_all(call: Received) -> None:
             launchers.join(found.expand(call.members, -1, -1))
             count = 1.0
     grad, _ = launchers.forward(xs, neurons, call.packs)
-    sums = launchers.backward_sums(grad, xs, neurons)
-    launchers.backward_inputs(grad, xs, neurons, sums[: 1 + n], count, ())
+    sums, du = launchers.backward_sums(grad, xs, neurons)
+    launchers.backward_inputs(grad, xs, neurons, du, sums[: 1 + n], count, ())

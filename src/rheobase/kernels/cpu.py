@@ -68,8 +68,9 @@ def forward(xs: list[Tensor], neurons: Neurons, pack: bool) -> tuple[Tensor, Ten
     return spikes, torch.empty(0, dtype=torch.uint8)  # packed later, where they are needed
 
 
-def backward_sums(grad: Tensor, xs: list[Tensor], neurons: Neurons) -> Tensor:
+def backward_sums(grad: Tensor, xs: list[Tensor], neurons: Neurons, keep: bool) -> tuple[Tensor, Tensor]:
     soma = _Soma(xs, neurons, kept=len(grad))
+    kept = empty_like_sequence(xs[0]).to(neurons.weight.dtype) if keep else None
     accumulators, deviations = soma.buffer(sums_rows(neurons)), soma.buffer(1)
     centres = _per_channel(neurons.mean, grad)
     sums = []
@@ -78,7 +79,7 @@ def backward_sums(grad: Tensor, xs: list[Tensor], neurons: Neurons) -> Tensor:
         products, by_decay = others[: len(xs)], others[len(xs)] if len(others) > len(xs) else None
         (deviation,) = _fit(deviations, block)
         branches = [(_part(x, block), *rest) for x, *rest in zip(xs, centres, products, strict=True)]
-        for t, du in soma.gradients(grad, block, by_decay):
+        for t, du in soma.gradients(grad, block, None if kept is None else _part(kept, block), by_decay):
             total.add_(du)
             for x, centre, product in branches:
                 if not is_static(x):
@@ -89,13 +90,20 @@ def backward_sums(grad: Tensor, xs: list[Tensor], neurons: Neurons) -> Tensor:
         sums.append(torch.stack([_sums(_by_thread(accumulator)) for accumulator in found]))
     result = torch.cat(sums, 1).double().sum(1) / neurons.constants.width
     result[1 : 1 + len(xs)] *= soma.gain
-    return result.to(neurons.mean.dtype)
+    return result.to(neurons.mean.dtype), neurons.weight.new_empty(0) if kept is None else kept
 
 
 def backward_inputs(
-    grad: Tensor, xs: list[Tensor], neurons: Neurons, sums: Tensor, count: float, overwritten: Collection[int]
+    grad: Tensor,
+    xs: list[Tensor],
+    neurons: Neurons,
+    du: Tensor,
+    sums: Tensor,
+    count: float,
+    overwritten: Collection[int],
 ) -> list[Tensor]:
-    soma = _Soma(xs, neurons, kept=len(grad))
+    known = len(du) > 0
+    soma = _Soma(xs, neurons, kept=1 if known else len(grad))
     # dx = by_du * (width * du) + by_x * x + offset, each per branch and channel
     by_x = -soma.scale * soma.gain * sums[1:].double() / (soma.k**2 * count)
     offset = -soma.scale * sums[0].double() / count - by_x * neurons.mean.double()
@@ -110,12 +118,13 @@ def backward_inputs(
             (_part(x, block), _part(dx, block), *rest)
             for x, dx, *rest in zip(xs, outputs, by_du, by_x, _fit(offsets, block), strict=True)
         ]
-        for t, du in soma.gradients(grad, block):
+        steps = reversed([*enumerate(_part(du, block))]) if known else soma.gradients(grad, block)
+        for t, du_t in steps:
             for x, dx, *factors in branches:
                 if not is_static(x):
-                    _write_gradient(dx[t], wide, du, x[t], *factors)
+                    _write_gradient(dx[t], wide, du_t, x[t], *factors)
             if soma.static:
-                total.add_(du, alpha=1 / len(grad))
+                total.add_(du_t, alpha=1 / len(grad))
         for x, dx, *factors in branches:
             if is_static(x):
                 _write_gradient(dx[0], wide, total, x[0], *factors)
@@ -212,16 +221,20 @@ class _Soma:
         else:
             _pass_between(u, u, -inf, self._above_threshold, grad_input=out)
 
-    def gradients(self, grad: Tensor, block: Block, by_decay: Tensor | None = None) -> Iterator[tuple[int, Tensor]]:
+    def gradients(
+        self, grad: Tensor, block: Block, keep: Tensor | None = None, by_decay: Tensor | None = None
+    ) -> Iterator[tuple[int, Tensor]]:
         """Yield every timestep t, from the last to the first, and the gradient of its current times `width`.
 
-        The gradient of the decay, also times `width`, is added to `by_decay`.
+        If given, `keep` [T, ...] keeps these gradients, and the gradient of the decay, also times `width`, is added to
+        `by_decay`.
         """
         potentials = list(self.potentials(block))
-        _, by_spike, du, *spare = _fit(self._rest, block)
+        _, by_spike, buffer, *spare = _fit(self._rest, block)
         scratch = spare[0] if spare else by_spike
         grads = _part(grad, block)
         last = len(potentials) - 1
+        du = buffer if keep is None else keep[last]
         self.through_spike(grads[last], potentials[last], self.v_th, self.width, scratch, out=du)
         yield last, du
         decay = self.decay if self.decays is None else 1.0
@@ -230,17 +243,16 @@ class _Soma:
             if by_decay is not None:
                 self.reset(u, out=by_spike)
                 by_decay.addcmul_(du, by_spike)
-            if self.decays is not None:
-                du.mul_(self.decays)
+            after = du if self.decays is None else torch.mul(du, self.decays, out=buffer)
             upstream = grads[t]
             if self.reset_gradient and self.soft:
-                upstream = torch.add(upstream, du, alpha=-decay * self.v_th / self.width, out=by_spike)
+                upstream = torch.add(upstream, after, alpha=-decay * self.v_th / self.width, out=by_spike)
             elif self.reset_gradient:
-                upstream = torch.addcmul(upstream, u, du, value=-decay / self.width, out=by_spike)
+                upstream = torch.addcmul(upstream, u, after, value=-decay / self.width, out=by_spike)
             self.through_spike(upstream, u, self.v_th, self.width, scratch, out=by_spike)
             if not self.soft:
-                _pass_between(du, u, -inf, self._above_threshold, grad_input=du)
-            torch.add(by_spike, du, alpha=decay, out=du)
+                after = _pass_between(after, u, -inf, self._above_threshold, grad_input=buffer)
+            du = torch.add(by_spike, after, alpha=decay, out=buffer if keep is None else keep[t])
             yield t, du
 
 

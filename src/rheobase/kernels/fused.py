@@ -115,33 +115,39 @@ def forward(xs: list[Tensor], *arguments: Any) -> tuple[Tensor, Tensor]:
 
 
 @torch.library.custom_op(
-    "rheobase::backward_sums", mutates_args=(), schema=f"(Tensor grad, Tensor[] xs, {_NEURONS}, str backend) -> Tensor"
+    "rheobase::backward_sums",
+    mutates_args=(),
+    schema=f"(Tensor grad, Tensor[] xs, {_NEURONS}, bool keep, str backend) -> (Tensor, Tensor)",
 )
-def backward_sums(grad: Tensor, xs: list[Tensor], *arguments: Any) -> Tensor:
-    """Return the gradients of the biases (all equal), every weight and learnt decays: [1 + n, C] or [2 + n, C]."""
-    *neurons, backend = arguments
-    return _backend(backend).backward_sums(grad, xs, Neurons.of(neurons))
+def backward_sums(grad: Tensor, xs: list[Tensor], *arguments: Any) -> tuple[Tensor, Tensor]:
+    """Return the gradients of the biases (all equal), every weight and learnt decays: [1 + n, C] or [2 + n, C].
+
+    The second result is the gradient of the current [T, N, C, ...], if asked to `keep` it, or empty. Only a CPU can:
+    there, it takes longer to compute than to read again.
+    """
+    *neurons, keep, backend = arguments
+    return _backend(backend).backward_sums(grad, xs, Neurons.of(neurons), keep)
 
 
 @torch.library.custom_op(
     "rheobase::backward_inputs",
     mutates_args=(),
-    schema=f"(Tensor grad, Tensor[] xs, {_NEURONS}, Tensor sums, float count, str backend) -> Tensor[]",
+    schema=f"(Tensor grad, Tensor[] xs, {_NEURONS}, Tensor du, Tensor sums, float count, str backend) -> Tensor[]",
 )
 def backward_inputs(grad: Tensor, xs: list[Tensor], *arguments: Any) -> list[Tensor]:
     """Return the gradient of every branch. For a static branch, this is the mean over T: [1, N, C, ...].
 
-    `sums` are the gradients of the bias and of every weight: [1 + n, C].
+    `du` and `sums` are from `backward_sums`; `sums` only those of the bias and of every weight: [1 + n, C].
     """
-    *neurons, sums, count, backend = arguments
-    return _backend(backend).backward_inputs(grad, xs, Neurons.of(neurons), sums, count, ())
+    *neurons, du, sums, count, backend = arguments
+    return _backend(backend).backward_inputs(grad, xs, Neurons.of(neurons), du, sums, count, ())
 
 
 @torch.library.custom_op(
     "rheobase::backward_inputs_",
     mutates_args={"overwritten"},
-    schema=f"(Tensor grad, Tensor[] xs, Tensor(a0!)[] overwritten, int[] places, {_NEURONS}, Tensor sums, float count, "
-    "str backend) -> Tensor[]",
+    schema=f"(Tensor grad, Tensor[] xs, Tensor(a0!)[] overwritten, int[] places, {_NEURONS}, Tensor du, Tensor sums, "
+    "float count, str backend) -> Tensor[]",
 )
 def backward_inputs_(
     grad: Tensor, xs: list[Tensor], overwritten: list[Tensor], places: list[int], *arguments: Any
@@ -150,9 +156,9 @@ def backward_inputs_(
 
     `xs` are the other branches, whose gradients are returned. `places` are the indices of the `overwritten` branches.
     """
-    *neurons, sums, count, backend = arguments
+    *neurons, du, sums, count, backend = arguments
     branches = _merged(xs, overwritten, places)
-    grads = _backend(backend).backward_inputs(grad, branches, Neurons.of(neurons), sums, count, places)
+    grads = _backend(backend).backward_inputs(grad, branches, Neurons.of(neurons), du, sums, count, places)
     return [grad for i, grad in enumerate(grads) if i not in places]
 
 
@@ -175,9 +181,11 @@ def _(xs: list[Tensor], *arguments: Any) -> tuple[Tensor, Tensor]:
 
 
 @backward_sums.register_fake
-def _(grad: Tensor, xs: list[Tensor], *arguments: Any) -> Tensor:
-    neurons = Neurons.of(arguments[:-1])
-    return neurons.weight.new_empty(sums_rows(neurons), neurons.weight.shape[1])
+def _(grad: Tensor, xs: list[Tensor], *arguments: Any) -> tuple[Tensor, Tensor]:
+    *of, keep, _ = arguments
+    neurons, weight = Neurons.of(of), arguments[0]
+    kept = empty_like_sequence(xs[0]).to(weight.dtype) if keep else weight.new_empty(0)
+    return weight.new_empty(sums_rows(neurons), weight.shape[1]), kept
 
 
 @backward_inputs.register_fake
@@ -307,9 +315,10 @@ def run_backward(
     """
     arguments, n = neurons.arguments, len(xs)
     if by_inputs_alone and isinf(values.number):
-        found = neurons.weight.new_zeros(sums_rows(neurons), neurons.weight.shape[1])
+        found, du = neurons.weight.new_zeros(sums_rows(neurons), neurons.weight.shape[1]), neurons.weight.new_empty(0)
     else:
-        found = backward_sums(grad, xs, *arguments, backend)
+        # not for tensors without content: a prediction of a GPU's memory uses them on a CPU
+        found, du = backward_sums(grad, xs, *arguments, backend == "cpu" and type(grad) is Tensor, backend)
     sums, by_decays = found[: 1 + n], None if neurons.decays is None else found[1 + n]
     grad_weight, grad_bias = sums[1:], sums[:1].expand_as(neurons.bias)
     if values.inverse is not None:
@@ -318,10 +327,10 @@ def run_backward(
     places = [i for i in disposable if not is_static(xs[i])]
     if places:
         overwritten, others = [xs[i] for i in places], [x for i, x in enumerate(xs) if i not in places]
-        new = backward_inputs_(grad, others, overwritten, places, *arguments, sums, values.number, backend)
+        new = backward_inputs_(grad, others, overwritten, places, *arguments, du, sums, values.number, backend)
         grads = _merged(new, overwritten, places)
     else:
-        grads = backward_inputs(grad, xs, *arguments, sums, values.number, backend)
+        grads = backward_inputs(grad, xs, *arguments, du, sums, values.number, backend)
     by_xs = [g if are_bits(x) else g.expand_as(x) for g, x in zip(grads, xs, strict=True)]
     return Gradients(grad_weight, grad_bias, by_decays, by_xs)
 

@@ -189,7 +189,7 @@ def forward(xs: list[Tensor], neurons: Neurons, pack: bool) -> tuple[Tensor, Ten
 
 
 @on_device_of_first
-def backward_sums(grad: Tensor, xs: list[Tensor], neurons: Neurons) -> Tensor:
+def backward_sums(grad: Tensor, xs: list[Tensor], neurons: Neurons, keep: bool = False) -> tuple[Tensor, Tensor]:
     layout = _Layout.of(xs[0])
     grid = layout.grid("backward_sums")
     xs = [layout.fit(x) for x in xs]
@@ -203,12 +203,18 @@ def backward_sums(grad: Tensor, xs: list[Tensor], neurons: Neurons) -> Tensor:
         K=neurons.constants.v_th * len(xs) ** -0.5, EPS=neurons.constants.eps,
         PROGRAMS=triton.next_power_of_2(grid[0]), CHANNELS=4, num_warps=8,
     )  # fmt: skip
-    return sums
+    return sums, sums.new_empty(0)
 
 
 @on_device_of_first
 def backward_inputs(
-    grad: Tensor, xs: list[Tensor], neurons: Neurons, sums: Tensor, count: float, overwritten: Collection[int]
+    grad: Tensor,
+    xs: list[Tensor],
+    neurons: Neurons,
+    du: Tensor,
+    sums: Tensor,
+    count: float,
+    overwritten: Collection[int],
 ) -> list[Tensor]:
     layout = _Layout.of(xs[0])
     fitted = [layout.fit(x) for x in xs]
