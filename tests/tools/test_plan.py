@@ -8,8 +8,8 @@ from importlib.util import find_spec
 import pytest
 
 from rheobase import recipes
-from tools.queue import Command, read_plan
 from tools.results import ROOT
+from tools.run_plan import Command, read_plan
 
 PLAN = read_plan(ROOT / "results" / "gpu.plan")
 

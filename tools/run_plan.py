@@ -1,13 +1,13 @@
 """Run the commands of a plan one after the other, as many as fit into the time.
 
-python -m tools.queue PLAN --seconds 1500 --out DIR
+python -m tools.run_plan PLAN --seconds 1500 --out DIR
 
 A line of the plan has the estimated seconds, a name and a shell command. Lines that start with # are comments:
 
     420  t2-seed-0  rheobase train cifar10_resnet19_t2 --data $CIFAR10 --out runs/t2/seed-0 --continue
 
 Put the most important command first. One that does not fit into the time left is passed over, and one that fails does
-not stop the others. DIR/NAME.log has the output of a command, DIR/queue.jsonl how each ended. The same call again
+not stop the others. DIR/NAME.log has the output of a command, DIR/ended.jsonl how each ended. The same call again
 continues: commands that succeeded are not run a second time. When the time is up, the running command gets SIGINT, and
 SIGKILL if it is still running 20 s later. The exit code is 0 once all commands have succeeded.
 """
@@ -74,7 +74,7 @@ def run(command: Command, log: Path, seconds: float) -> int:
 
 def work_off(commands: list[Command], out: Path, seconds: float) -> dict[Command, str]:
     """Run commands for this many seconds. Return what became of each, in words."""
-    deadline, record, results = time.monotonic() + seconds, out / "queue.jsonl", {}
+    deadline, record, results = time.monotonic() + seconds, out / "ended.jsonl", {}
     for command in commands:
         left, start = deadline - time.monotonic(), datetime.now(UTC).isoformat(timespec="seconds")
         if command.name in succeeded(record):
@@ -103,7 +103,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     for command, words in work_off(commands, options.out, options.seconds).items():
         print(f"{command.name:24} {command.estimate:6d} s  {words}")
-    sys.exit(not succeeded(options.out / "queue.jsonl").issuperset(command.name for command in commands))
+    sys.exit(not succeeded(options.out / "ended.jsonl").issuperset(command.name for command in commands))
 
 
 if __name__ == "__main__":

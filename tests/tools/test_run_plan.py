@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from tools import queue
-from tools.queue import Command, read_plan, work_off
+from tools import run_plan
 from tools.results import ROOT
+from tools.run_plan import Command, read_plan, work_off
 
 FOREVER = "while true; do sleep 0.05; done"
 
 
 def records(out: Path) -> list[tuple[str, int]]:
-    rows = [json.loads(line) for line in (out / "queue.jsonl").read_text().splitlines()]
+    rows = [json.loads(line) for line in (out / "ended.jsonl").read_text().splitlines()]
     assert all(row["seconds"] >= 0 and row["start"].endswith("+00:00") for row in rows)
     return [(row["name"], row["exit_code"]) for row in rows]
 
@@ -68,7 +68,7 @@ def test_at_the_deadline_a_command_can_save(tmp_path: Path) -> None:
 
 
 def test_a_command_that_does_not_end_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queue, "GRACE", 0.2)
+    monkeypatch.setattr(run_plan, "GRACE", 0.2)
     work_off([Command(0, "deaf", f"trap '' INT; {FOREVER}")], tmp_path, 0.2)
     assert records(tmp_path) == [("deaf", -signal.SIGKILL)]
 
@@ -76,7 +76,7 @@ def test_a_command_that_does_not_end_is_killed(tmp_path: Path, monkeypatch: pyte
 def test_the_command_line_ends_what_it_runs(tmp_path: Path) -> None:
     plan, out = tmp_path / "plan", tmp_path / "out"
     plan.write_text("1 quick echo done\n")
-    words = [sys.executable, "-m", "tools.queue", str(plan), "--seconds", "60", "--out", str(out)]
+    words = [sys.executable, "-m", "tools.run_plan", str(plan), "--seconds", "60", "--out", str(out)]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1].split() == ["quick", "1", "s", "0", "s,", "exit", "code", "0"]
     plan.write_text(f"1 quick false\n1 train echo $$; {FOREVER}\n")
