@@ -17,10 +17,9 @@ SHAPES = [(1, 2, 3, 4, 6), (5, 7, 9, 6, 10), (3, 1, 1, 2, 2), (2, 5, 4, 18, 8), 
 
 
 @pytest.fixture(autouse=True)
-def _worthwhile(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def _worthwhile(monkeypatch: pytest.MonkeyPatch) -> None:
     """Use the method on any CPU."""
-    if "cpu" not in request.fixturenames:
-        monkeypatch.setattr(winograd, "worthwhile", lambda: True)
+    monkeypatch.setattr(winograd, "WORTHWHILE", True)
 
 
 def _tensors(n: int, c: int, o: int, h: int, w: int, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
@@ -160,12 +159,10 @@ def test_cpus_with_fast_multiplication_leave_it_to_torch(
         (tmp_path / "cpuinfo").write_text(f"processor\t: 0\n{cpu}\nflags\t\t: fpu\n\nprocessor\t: 1\n")
     monkeypatch.setattr(winograd, "_CPU", tmp_path / "cpuinfo")
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
-    winograd.worthwhile.cache_clear()
+    assert winograd.worthwhile() is worthwhile
+    monkeypatch.setattr(winograd, "WORTHWHILE", worthwhile)
     conv, _, spikes = _layer()
-    try:
-        assert winograd.applies(spikes.flatten(0, 1), conv.weight, conv) is worthwhile
-    finally:
-        winograd.worthwhile.cache_clear()
+    assert winograd.applies(spikes.flatten(0, 1), conv.weight, conv) is worthwhile
 
 
 def _layer() -> tuple[Conv2d, Soma, Tensor]:
@@ -192,7 +189,9 @@ def test_a_layer_takes_it_in_every_memory_mode(monkeypatch: pytest.MonkeyPatch) 
         assert all(map(torch.equal, results[0], other))
 
 
-def test_a_layer_compiles_as_one_graph() -> None:
+@pytest.mark.parametrize("worthwhile", [False, True])
+def test_a_layer_compiles_as_one_graph(worthwhile: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(winograd, "WORTHWHILE", worthwhile)
     conv, _, spikes = _layer()
     compiled = torch.compile(conv, fullgraph=True, backend="aot_eager")
     assert torch.equal(compiled(spikes), conv(spikes))

@@ -34,6 +34,24 @@ _CPU = Path("/proc/cpuinfo")
 _ZEN_4 = {"vendor_id": "AuthenticAMD", "cpu family": "25"}
 
 
+def worthwhile() -> bool:
+    """Return whether fewer multiplications save time on this CPU.
+
+    They do not on a CPU that multiplies 512 bits at once: there, the additions take longer than torch's convolution.
+    Zen 4 has AVX-512, but computes it in two halves. Nothing is timed here, so a run gives the same bits again.
+    """
+    return torch.backends.cpu.get_cpu_capability() != "AVX512" or _cpu().items() >= _ZEN_4.items()
+
+
+def _cpu() -> dict[str, str]:
+    """Return what Linux says about the first core; nothing on other systems."""
+    lines = _CPU.read_text().partition("\n\n")[0].splitlines() if _CPU.exists() else []
+    return {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
+WORTHWHILE = worthwhile()  # a constant, because torch's compiler could not look into a file
+
+
 class Window(NamedTuple):
     """How a convolution moves over its input."""
 
@@ -61,24 +79,8 @@ def applies(x: Tensor, weight: Tensor, window: Window, *, images: int = _IMAGES)
         and min(height, width) >= 8
         and height % 2 == width % 2 == 0
         and x.is_contiguous(memory_format=torch.channels_last)
-        and worthwhile()
+        and WORTHWHILE
     )
-
-
-@cache
-def worthwhile() -> bool:
-    """Return whether fewer multiplications save time on this CPU.
-
-    They do not on a CPU that multiplies 512 bits at once: there, the additions take longer than torch's convolution.
-    Zen 4 has AVX-512, but computes it in two halves. Nothing is timed here, so a run gives the same bits again.
-    """
-    return torch.backends.cpu.get_cpu_capability() != "AVX512" or _cpu().items() >= _ZEN_4.items()
-
-
-def _cpu() -> dict[str, str]:
-    """Return what Linux says about the first core; nothing on other systems."""
-    lines = _CPU.read_text().partition("\n\n")[0].splitlines() if _CPU.exists() else []
-    return {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
 
 
 def tile(x: Tensor) -> int:
