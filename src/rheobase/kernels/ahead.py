@@ -33,5 +33,7 @@ def _launch_all(call: Received) -> None:
             launchers.join(found.expand(call.members, -1, -1))
             count = 1.0
     grad, _ = launchers.forward(xs, neurons, call.packs)
+    if call.packs:  # for the gradients of the synapses that the spikes feed
+        launchers.unpack(grad.new_empty(-(-grad.numel() // 8), dtype=torch.uint8), grad.flatten())
     sums, du = launchers.backward_sums(grad, xs, neurons)
     launchers.backward_inputs(grad, xs, neurons, du, sums[: 1 + n], count, ())
