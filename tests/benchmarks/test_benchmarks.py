@@ -131,7 +131,8 @@ def test_soma_counts_the_fewest_bytes():
     assert {name: size // whole for name, (size, _) in calls.items()} == {
         "statistics": 2, "forward": 3, "backward_sums": 3, "backward_inputs": 5
     }  # fmt: skip
-    assert calls["forward"][1]().shape == torch.Size([3, 5, 32, 4, 4])
+    spikes, _ = calls["forward"][1]()
+    assert spikes.shape == torch.Size([3, 5, 32, 4, 4])
 
 
 def test_the_loop_beside_its_bare_step():
