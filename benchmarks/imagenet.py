@@ -3,9 +3,8 @@
     python -m benchmarks.imagenet
 
 The files are synthetic but have the usual size: the content of a picture does not change the speed. Every point is a
-few captured steps of one process, fed as in training; results are written after each point. The loaders are measured
-first, without training, with one process per core: ours, torch's DataLoader with our decoder, and torchvision's. This
-gives the time to start them, and the speed once all have started and all files were read.
+few captured steps of one process, fed as in training; results are written after each point. `benchmarks.loaders` reads
+such files without training.
 """
 
 import argparse
@@ -13,7 +12,7 @@ import gc
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import islice
@@ -22,20 +21,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
-from torch.utils.data import DataLoader
-from torch.utils.data import Dataset as TorchDataset
 
 from rheobase import recipes, train
 from rheobase.data import Dataset, Split, expected, load
-from rheobase.data.augment import COLUMNS
-from rheobase.data.decoding import Request, decode, pixels_of
 from rheobase.data.feed import Feed
-from rheobase.data.files import Files
 from rheobase.recipes import Recipe
 from rheobase.train import plan
 from rheobase.train.capture import capture
-from rheobase.train.heap import keep_freed_memory
 from rheobase.train.optimizers import make_optimizer
 from rheobase.train.record import write_result
 from rheobase.train.runs import network_for
@@ -80,81 +72,6 @@ def on_the_device(data: Dataset, images: int) -> Dataset:
     """Return the first `images` files, decoded."""
     decoded = data.train.read(torch.arange(images) % len(data.train)).contiguous()
     return replace(data, train=Split(decoded, torch.arange(images) % CLASSES))
-
-
-def keep_memory(worker: int) -> None:
-    """In a process of torch's loader, where every image would otherwise cost hundreds of page faults."""
-    keep_freed_memory()
-
-
-class Decoded(TorchDataset[Tensor]):
-    """The pixels [H, W, 3] of an image, indexed by requests."""
-
-    def __getitem__(self, request: Request) -> Tensor:
-        pixels = bytearray(pixels_of(request, decode))
-        return torch.frombuffer(pixels, dtype=torch.uint8).view(request.size, request.size, 3)
-
-
-def requests(files: Files, size: int) -> tuple[list[list[Request]], Tensor]:
-    """Return requests for random crops of all files in batches of `size`, and the random numbers of augmentation."""
-    order, u = torch.randperm(len(files)).tolist(), torch.rand(len(files), COLUMNS)
-    parts = u[:, [0, 1, 8, 9]].tolist()
-    all_of_them = [files._request(files.paths[i], part) for i, part in zip(order, parts, strict=True)]
-    return [all_of_them[i : i + size] for i in range(0, len(all_of_them), size)], u
-
-
-def _loader(images: Any, device: torch.device, **options: Any) -> "DataLoader[Any]":
-    pinned = device.type == "cuda"
-    return DataLoader(images, num_workers=CORES, pin_memory=pinned, persistent_workers=True, **options)
-
-
-def decoding_epoch(files: Files, feed: Feed, device: torch.device) -> Callable[[], Iterable[Tensor]]:
-    """Return an epoch of batches as our feed makes them, but decoded by torch's DataLoader."""
-    batches, u = requests(files, feed.recipe.batch_size)
-    options = {"multiprocessing_context": "forkserver", "worker_init_fn": keep_memory}
-    loader = _loader(Decoded(), device, batch_sampler=batches, **options)
-    numbers = u.to(device).split(feed.recipe.batch_size)
-
-    def epoch() -> Iterator[Tensor]:
-        for pixels, own in zip(loader, numbers, strict=True):
-            images = pixels.to(device, non_blocking=True).movedim(3, 1)
-            yield feed._augmented(images, own, feed.recipe.timesteps)
-
-    return epoch
-
-
-def loaders(
-    folder: Path, data: Dataset, recipe: Recipe, device: torch.device, least: int = 3000
-) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield name and speed of each loader: at least `least` images, cropped, flipped, normalised and on the device."""
-    feed = Feed(data, recipe, device, torch.float32)
-    yield "rheobase", loading(lambda: (images for images, _, _ in feed.training(0)), device, least)
-    yield "DataLoader with our decoder", loading(decoding_epoch(data.train, feed, device), device, least)
-    try:
-        from torchvision import datasets, transforms
-    except (ImportError, RuntimeError) as error:
-        yield "torchvision", {"result": f"cannot run here: {type(error).__name__}"}
-        return
-    steps = [transforms.RandomResizedCrop(recipe.image_size), transforms.RandomHorizontalFlip(), transforms.ToTensor()]
-    usual = transforms.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
-    images = datasets.ImageFolder(str(folder / "train"), transforms.Compose([*steps, usual]))
-    theirs = _loader(images, device, batch_size=recipe.batch_size, shuffle=True)
-    yield "torchvision", loading(lambda: (x.to(device, non_blocking=True) for x, _ in theirs), device, least)
-
-
-def loading(epoch: Callable[[], Iterable[Tensor]], device: torch.device, least: int) -> dict[str, Any]:
-    """Measure the seconds until the first batch, including the start, and images per second after a whole epoch."""
-    start = time.perf_counter()
-    first = None
-    for _ in epoch():
-        first = first or time.perf_counter() - start
-    _wait(device)
-    start, seen = time.perf_counter(), 0
-    while seen < least:
-        seen += sum(len(images) for images in epoch())
-    _wait(device)
-    speed = seen / (time.perf_counter() - start)
-    return {"seconds_to_first_batch": first, "images": seen, "images_per_second": speed}
 
 
 def training(recipe: Recipe, feeds: dict[str, Feed], device: torch.device, steps: int) -> Iterator[dict[str, Any]]:
@@ -217,8 +134,8 @@ def points(recipe: Recipe, sources: dict[str, Dataset], device: torch.device, st
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Time training and loading of ImageNet-like files.")
-    parser.add_argument("--networks", nargs="*", default=NETWORKS, help="empty: only the loaders")
+    parser = argparse.ArgumentParser(description="Time training on ImageNet-like files.")
+    parser.add_argument("--networks", nargs="*", default=NETWORKS)
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--images", type=int, default=4096, help="number of JPEG files")
     parser.add_argument("--steps", type=int, default=15, help="steps per point")
@@ -235,7 +152,6 @@ def main() -> None:
     content: dict[str, Any] = {
         "cores": CORES,
         "settings": {k: v for k, v in vars(arguments).items() if k not in ("out", "device", "limit")},
-        "loaders": {},
         "training": [],
     }
 
@@ -250,11 +166,6 @@ def main() -> None:
         changes = {key: getattr(arguments, key) for key in ("timesteps", "precision")}
         changes |= {"batch_size": arguments.batch, "image_size": arguments.size}
         wanted = [replace(recipes.get(f"imagenet_{network}"), **changes) for network in arguments.networks]
-        changes |= {"name": "loaders", "network": "resnet34"}
-        for loader, facts in loaders(folder, data, replace(recipes.get("imagenet_resnet34"), **changes), device):
-            content["loaders"][loader] = facts
-            print(f"{loader}: {facts}", flush=True)
-            write()
         resident = on_the_device(data, arguments.batch * arguments.steps)
         sources = {"on the device": resident, "JPEG files": data}
         for base in wanted:

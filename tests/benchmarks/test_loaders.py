@@ -1,0 +1,28 @@
+"""The benchmark of loaders runs at a small size, and all loaders give as many images."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+pytest.importorskip("PIL.Image", reason="making images needs pillow")
+from benchmarks import imagenet, loaders
+
+pytestmark = pytest.mark.slow
+
+CPU = torch.device("cpu")
+
+
+def test_loaders_start_and_then_are_timed(tmp_path: Path) -> None:
+    imagenet.make_files(tmp_path, 9)
+    starts = loaders.loaders(tmp_path, 8, 3, CPU)
+    assert [name.split(",")[0] for name in starts][:4] == ["ours", "ours", "DataLoader with our decoder", "the same"]
+    for name, start in starts.items():
+        batches = list(start()())
+        assert [(batch.shape, batch.dtype) for batch in batches] == [((3, 3, 8, 8), torch.uint8)] * 3, name
+        figures = loaders.loading(start, CPU, least=10)
+        memory = figures.pop("memory_of_workers_mib")
+        assert (memory == 0) == ("threads" in name), name
+        assert figures["of_the_main_process"] <= figures["processor_ms_per_image"], name
+        assert figures["seconds_to_first_batch"] > 0, name
+        assert figures["images_per_second"] > 0, name
