@@ -63,8 +63,9 @@ def forward(xs: list[Tensor], neurons: Neurons, pack: bool) -> tuple[Tensor, Ten
     spikes = empty_like_sequence(xs[0])
     soma = _Soma(xs, neurons, kept=1)
     for block in soma.blocks:
+        wide = _fit(soma.rest, block)[-1]
         for s, u in zip(_part(spikes, block), soma.potentials(block), strict=True):
-            torch.gt(u, neurons.constants.v_th, out=s)
+            _narrowed(torch.gt(u, neurons.constants.v_th, out=wide if s.dtype != u.dtype else s), s)
     return spikes, torch.empty(0, dtype=torch.uint8)  # packed later, where they are needed
 
 
@@ -83,10 +84,10 @@ def backward_sums(grad: Tensor, xs: list[Tensor], neurons: Neurons, keep: bool) 
             total.add_(du)
             for x, centre, product in branches:
                 if not is_static(x):
-                    product.addcmul_(du, torch.sub(x[t], centre, out=deviation))
+                    product.addcmul_(du, torch.sub(_widened(x[t], deviation), centre, out=deviation))
         for x, centre, product in branches:
             if is_static(x):
-                product.addcmul_(total, torch.sub(x[0], centre, out=deviation))
+                product.addcmul_(total, torch.sub(_widened(x[0], deviation), centre, out=deviation))
         sums.append(torch.stack([_sums(_by_thread(accumulator)) for accumulator in found]))
     result = torch.cat(sums, 1).double().sum(1) / neurons.constants.width
     result[1 : 1 + len(xs)] *= soma.gain
@@ -135,9 +136,7 @@ def _write_gradient(
     dx: Tensor, wide: Tensor, du: Tensor, x: Tensor, by_du: Tensor, by_x: Tensor, offset: Tensor
 ) -> None:
     out = dx if dx.dtype == wide.dtype else wide  # half precision is rounded once, at the end
-    torch.addcmul(offset, x, by_x, out=out).addcmul_(du, by_du)
-    if out is not dx:
-        dx.copy_(out)
+    _narrowed(torch.addcmul(offset, _widened(x, wide), by_x, out=out).addcmul_(du, by_du), dx)
 
 
 def _statistics(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -150,7 +149,8 @@ def _statistics(x: Tensor) -> tuple[Tensor, Tensor]:
         for block in blocks:
             part, deviation = _by_thread(x_t[block]), _by_thread(_fit(buffer, block)[0])
             count = part[0].numel() / x.shape[2]
-            centre = _sums(part, dtype) / count
+            part = _widened(part, deviation)
+            centre = _sums(part) / count
             torch.sub(part, _per_channel(centre[:, None], x), out=deviation)
             # deviations are relative to a rounded mean, so their sum is kept to correct for the rounding
             found.append((torch.full_like(centre, count), centre, _sums(deviation), _sums(deviation.square_())))
@@ -178,10 +178,11 @@ class _Soma:
         self.scale = weight.double() * self.gain
         shift = (bias.double() - self.scale * mean.double()).sum(0)
         self._scale, self._shift = (_per_channel(p.to(weight.dtype), xs[0]) for p in (self.scale, shift))
-        rest = 3 if self.through_spike is rectangle else 4
+        half = xs[0].dtype != weight.dtype
+        rest = (3 if self.through_spike is rectangle else 4) + half
         self.blocks = _blocks(xs[0], buffers=kept + rest)
-        self._potentials, self._rest = self.buffer(kept), self.buffer(rest)
-        self._rest[0] = self._shift
+        self._potentials, self.rest = self.buffer(kept), self.buffer(rest)
+        self.rest[0] = self._shift
         self._above_threshold = _next_above(self.v_th, weight.dtype)
 
     def buffer(self, count: int) -> Tensor:
@@ -190,21 +191,21 @@ class _Soma:
 
     def potentials(self, block: Block) -> Iterator[Tensor]:
         """Yield the potential at every timestep, before the reset."""
-        constant, v, *_ = _fit(self._rest, block)
+        constant, v, *_, wide = _fit(self.rest, block)
         moving = []
         if self.static:
             constant.copy_(self._shift)
         for x, scale in zip(self.xs, self._scale, strict=True):
             part = _part(x, block)
             if is_static(x):
-                constant.addcmul_(part[0], scale)
+                constant.addcmul_(_widened(part[0], wide), scale)
             else:
                 moving.append((part, scale))
         kept = _fit(self._potentials, block)
         for t in range(len(self.xs[0])):
             u, source = kept[t % len(kept)], constant
             for x, scale in moving:
-                source = torch.addcmul(source, x[t], scale, out=u)
+                source = torch.addcmul(source, _widened(x[t], wide), scale, out=u)
             if t > 0 and self.decays is not None:
                 torch.addcmul(source, v, self.decays, out=u)
             elif t > 0:
@@ -230,12 +231,13 @@ class _Soma:
         `by_decay`.
         """
         potentials = list(self.potentials(block))
-        _, by_spike, buffer, *spare = _fit(self._rest, block)
+        _, by_spike, buffer, *spare = _fit(self.rest, block)
         scratch = spare[0] if spare else by_spike
         grads = _part(grad, block)
         last = len(potentials) - 1
         du = buffer if keep is None else keep[last]
-        self.through_spike(grads[last], potentials[last], self.v_th, self.width, scratch, out=du)
+        upstream = _widened(grads[last], by_spike)
+        self.through_spike(upstream, potentials[last], self.v_th, self.width, scratch, out=du)
         yield last, du
         decay = self.decay if self.decays is None else 1.0
         for t in reversed(range(last)):
@@ -244,7 +246,7 @@ class _Soma:
                 self.reset(u, out=by_spike)
                 by_decay.addcmul_(du, by_spike)
             after = du if self.decays is None else torch.mul(du, self.decays, out=buffer)
-            upstream = grads[t]
+            upstream = _widened(grads[t], by_spike)
             if self.reset_gradient and self.soft:
                 upstream = torch.add(upstream, after, alpha=-decay * self.v_th / self.width, out=by_spike)
             elif self.reset_gradient:
@@ -280,9 +282,20 @@ def _by_thread(part: Tensor) -> Tensor:
     return part.unflatten(0, (threads, -1) if len(part) % threads == 0 else (1, -1))
 
 
-def _sums(part: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+def _widened(x: Tensor, buffer: Tensor) -> Tensor:
+    """Return x in the type of the buffer, where it is copied if needed: torch is slow where types are mixed."""
+    return x if x.dtype == buffer.dtype else buffer.copy_(x)
+
+
+def _narrowed(x: Tensor, result: Tensor) -> None:
+    """Copy x to a result of another type; otherwise it is there already."""
+    if x.dtype != result.dtype:
+        result.copy_(x)
+
+
+def _sums(part: Tensor) -> Tensor:
     """Return the sums per thread and channel: [threads, C]."""
-    return part.sum([axis for axis in range(part.ndim) if axis not in (0, 2)], dtype=dtype)
+    return part.sum([axis for axis in range(part.ndim) if axis not in (0, 2)])
 
 
 def _part(x: Tensor, block: Block) -> Tensor:
