@@ -41,12 +41,8 @@ class Setting:
     device: str
     network: str = "resnet19"
     image_size: int = 32
-    exact: bool = False  # for checks: no bfloat16 on a GPU
-
-    @property
-    def half(self) -> bool:
-        """Whether to compute in bfloat16."""
-        return self.device == "cuda" and not self.exact
+    half: bool = False
+    """Whether to compute in bfloat16."""
 
     @property
     def memory_format(self) -> torch.memory_format:
@@ -116,7 +112,7 @@ def _relu(setting: Setting, compiled: bool = False) -> tuple[nn.Module, Forward]
 
 def _spikingjelly(setting: Setting, surrogate: str, compiled: bool = False) -> tuple[nn.Module, Forward]:
     net = setting.build(soma=partial(SpikingJellySoma, surrogate=surrogate))
-    if setting.half and surrogate != "Rect":  # its kernels have no rectangular surrogate
+    if setting.half and setting.device == "cuda" and surrogate != "Rect":  # its kernels have no rectangular surrogate
         peers.store_spikingjelly_in_bfloat16(net)
     run = torch.compile(net, dynamic=False) if compiled else net
 
@@ -261,7 +257,7 @@ def difference_from_law(contender: Contender, setting: Setting) -> float:
     Compare the logits, which differ as soon as one spike does. If the contender claims equal gradients, compare also
     the gradients of every convolution and linear layer.
     """
-    small = replace(setting, network="resnet8", image_size=8, timesteps=5, batch=3, exact=True)
+    small = replace(setting, network="resnet8", image_size=8, timesteps=5, batch=3, half=False)
     torch.manual_seed(0)
     usual = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)

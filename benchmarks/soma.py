@@ -129,7 +129,7 @@ def main() -> None:
     parser.add_argument("--timesteps", type=int, default=4)
     parser.add_argument("--batch", type=int, default=256 if gpu else 8)
     options = parser.parse_args()
-    setting = Setting(options.timesteps, options.batch, "cuda" if gpu else "cpu")
+    setting = Setting(options.timesteps, options.batch, "cuda" if gpu else "cpu", half=gpu)
     backend = "triton" if gpu else "cpu"
 
     copy = copy_rate(setting.device)

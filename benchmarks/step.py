@@ -230,6 +230,7 @@ def main() -> None:
     parser.add_argument("--variants", action="store_true", help=f"also our other neurons; by default beside {OURS}")
     parser.add_argument("--network", default=NETWORK)
     parser.add_argument("--image-size", type=int, help="by default 32, and 224 for resnet34 and resnet50")
+    parser.add_argument("--precision", choices=("bf16", "fp32"), default="bf16" if gpu else "fp32")
     parser.add_argument("--out", type=Path, help="JSON file; by default results/step-<device>.json")
     options = parser.parse_args()
 
@@ -243,10 +244,11 @@ def main() -> None:
         chosen += VARIANTS
     usual = USUAL.get(options.network, USUALLY)
     batch, size = options.batch or (usual.batch if gpu else 8), options.image_size or usual.image_size
-    setting = Setting(options.timesteps, batch, device, options.network, size)
+    setting = Setting(options.timesteps, batch, device, options.network, size, options.precision == "bf16")
     settings = swept(setting, options.sweep)
     network = None if options.network == NETWORK else options.network
-    kinds = (network, options.sweep, "neurons" if options.variants else None, "before" if before else None)
+    precision = options.precision if setting.half != gpu else None
+    kinds = (network, precision, options.sweep, "neurons" if options.variants else None, "before" if before else None)
     out = options.out or result_path("step", torch.device(device), *kinds)
     console = Console(width=None if sys.stdout.isatty() else 140)
     progress = Console(stderr=True, style="dim")

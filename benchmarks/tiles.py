@@ -120,7 +120,7 @@ def main() -> None:
     rows, device = [], torch.device("cuda")
     for network in arguments.networks:
         batch, size = NETWORKS[network]
-        calls = largest(Setting(arguments.timesteps, batch, "cuda", network, size))
+        calls = largest(Setting(arguments.timesteps, batch, "cuda", network, size, half=True))
         compile_all(calls)
         for step in TILES:
             found = []

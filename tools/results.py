@@ -149,10 +149,11 @@ def step_table(path: Path) -> str:
     own = results["rheobase-speed"]["us_per_image_timestep"]
     installed = how.get("packages") or how["versions"]
     versions = ", ".join(f"{name} {installed[name]}" for name in COMPARED if name in installed)
-    cores = f"{how['threads']} cores ({how['device']}), fp32"
-    where = f"one {how['device']}, bf16" if setting["device"] == "cuda" else cores
+    gpu = setting["device"] == "cuda"
+    where = f"one {how['device']}" if gpu else f"{how['threads']} cores ({how['device']})"
+    precision = "bf16" if setting.get("half", gpu) else "fp32"
     lines = [
-        f"Training step of {network} on {where}, T = {setting['timesteps']}, N = {setting['batch']} "
+        f"Training step of {network} on {where}, {precision}, T = {setting['timesteps']}, N = {setting['batch']} "
         f"({versions}; `{how['command']}`, all in one run). "
         "`floor` is the convolutions and linear layers alone. `relu` is the same network with ReLU instead of spikes.",
         "",
