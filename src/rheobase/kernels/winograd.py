@@ -17,12 +17,13 @@ group.
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from math import isqrt, prod
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from rheobase.kernels.processor import multiplies_512_bits
 
 _POINTS = {2: (0.0, 1.0, -1.0), 4: (0.0, 0.75, -0.75, 1.5, -1.5)}  # for each m, besides infinity
 _CHANNELS = 128  # at least: with fewer, the additions outweigh the multiplications that are saved
@@ -30,26 +31,10 @@ _IMAGES = 16  # at least: with fewer, transforming the weights takes longer than
 _OWN_MATRICES = 16 * 256 * 256  # elements at most, so that every thread can have its own copy in its cache
 _CACHED = 512 * 1024  # elements of a thread's transformed tiles, inputs and outputs together
 _TILES = 128  # per thread at least, so that a matrix product is worth loading its weights
-_CPU = Path("/proc/cpuinfo")
-_ZEN_4 = {"vendor_id": "AuthenticAMD", "cpu family": "25"}
 
 
-def worthwhile() -> bool:
-    """Return whether fewer multiplications save time on this CPU.
-
-    They do not on a CPU that multiplies 512 bits at once: there, the additions take longer than torch's convolution.
-    Zen 4 has AVX-512, but computes it in two halves. Nothing is timed here, so a run gives the same bits again.
-    """
-    return torch.backends.cpu.get_cpu_capability() != "AVX512" or _cpu().items() >= _ZEN_4.items()
-
-
-def _cpu() -> dict[str, str]:
-    """Return what Linux says about the first core; nothing on other systems."""
-    lines = _CPU.read_text().partition("\n\n")[0].splitlines() if _CPU.exists() else []
-    return {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-
-
-WORTHWHILE = worthwhile()  # a constant, because torch's compiler could not look into a file
+# Where 512 bits are multiplied at once, the additions take longer than torch's convolution.
+WORTHWHILE = not multiplies_512_bits()  # a constant, because torch's compiler could not look into a file
 
 
 class Window(NamedTuple):

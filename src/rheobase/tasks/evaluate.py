@@ -12,7 +12,7 @@ from rheobase.data.feed import Feed
 from rheobase.tasks.open import about, as_run, input_dtype, open_file, open_run, ready, showing_spikes
 from rheobase.train import Evaluation, choose_device, evaluate
 from rheobase.train.runs import Run, load_network, open_data
-from rheobase.train.step import DTYPES
+from rheobase.train.step import DTYPES, for_device
 
 
 def evaluate_run(
@@ -24,7 +24,7 @@ def evaluate_run(
     loader: Dataset | plugins.Part
     owner: Run | Path
     if isinstance(found, Run):
-        recipe, record, owner, data = found.recipe, found.data, found, found.data_path(data)
+        recipe, record, owner, data = for_device(found.recipe, where), found.data, found, found.data_path(data)
         loader, loss = found.parts.data, found.parts.loss
         network, dtype = load_network(found), DTYPES.get(recipe.precision, torch.float32)
     else:

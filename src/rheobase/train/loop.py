@@ -20,7 +20,7 @@ from rheobase.train.parts import Parts, named_after
 from rheobase.train.progress import Reporter, process_seconds
 from rheobase.train.runs import Run, channels_last, load_data, network_for
 from rheobase.train.start import describe, normalising, start_of
-from rheobase.train.step import DTYPES
+from rheobase.train.step import DTYPES, for_device
 from rheobase.train.stopping import Signals
 from rheobase.train.switches import threads
 from rheobase.train.trainer import Trainer
@@ -120,6 +120,8 @@ def fit(
                 if begins is not None:
                     shown.note(describe(options["start"], len(found.info.classes)))
             run = earlier or Run(out, **given)
+            if for_device(recipe, where) != recipe:
+                shown.note("computes in fp32: this CPU has no instructions for bf16, and would take many times as long")
             try:
                 saved = _found(run, team)
                 with _as_it_began(run, team.world, where, shown) if resume else nullcontext():
@@ -177,6 +179,9 @@ def _as_it_began(run: Run, processes: int, device: torch.device, reporter: Repor
     began = run.read("environment.json") if (run.folder / "environment.json").exists() else {}
     now = torch.get_num_threads()
     then, number = began.get("processes", 1), began.get("record", {}).get("threads", now)
+    precision = for_device(run.recipe, device).precision
+    if began.get("precision", precision) != precision:
+        reporter.note(f"started in {began['precision']} and continues in {precision}: other rounding")
     if processes != then:
         reporter.note(
             f"started with {then} and continues with {processes} processes: same batches and schedule, other rounding"

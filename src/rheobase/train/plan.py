@@ -25,7 +25,7 @@ from rheobase.train.freezing import freeze, train_mode
 from rheobase.train.gradients import Gradients
 from rheobase.train.optimizers import make_optimizer
 from rheobase.train.runs import channels_last, network_for
-from rheobase.train.step import DTYPES, make_step
+from rheobase.train.step import DTYPES, for_device, make_step
 from rheobase.train.switches import cudnn_for
 
 RESERVED_GIB = 1.0  # of a GPU's memory, for CUDA itself and gaps between allocations
@@ -158,7 +158,7 @@ def duration(seconds: float) -> str:
 
 def _timed_step(recipe: Recipe, data: DataInfo, device: torch.device) -> Callable[[int], float]:
     """Return a function that runs one training step with a number of images of noise and returns its seconds."""
-    dtype = DTYPES.get(recipe.precision, torch.float32)
+    recipe, dtype = for_device(recipe, device), DTYPES.get(recipe.precision, torch.float32)
     network = channels_last(network_for(recipe, data)).to(device, dtype)
     freeze(network, recipe)
     train_mode(network, recipe)

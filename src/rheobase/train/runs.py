@@ -26,6 +26,7 @@ from rheobase.train import checkpoint, origins
 from rheobase.train.folders import BEGINNING, clear, own_folder, refuse_used
 from rheobase.train.parts import Parts
 from rheobase.train.record import write_result
+from rheobase.train.step import for_device
 
 START = "start.json"
 UNTIL = "data-until-{}.json"  # the earlier data of a run that was resumed on other data, up to a step
@@ -82,7 +83,8 @@ class Run:
             folder.mkdir(parents=True, exist_ok=True)
             (folder / BEGINNING).touch()
             how = {"device": device, "seed": recipe.seed, "data": info.fingerprint}
-            write_result(folder / "environment.json", {"processes": processes}, **how)
+            computing = {"processes": processes, "precision": for_device(recipe, device).precision}
+            write_result(folder / "environment.json", computing, **how)
             write_json(folder / "data.json", info.as_dict())
             origins.keep(folder, recipe, parts, given)
             if start is not None and weights is not None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from math import cos, pi
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 
 from rheobase import plugins
 from rheobase.functional import readout
+from rheobase.kernels.processor import has_bf16
 from rheobase.recipes import Recipe
 from rheobase.train import losses  # noqa: F401 (it registers the built-in ones)
 from rheobase.train.casting import in_few_kernels
@@ -18,6 +20,12 @@ DTYPES = {"fp64": torch.float64}  # of weights and images; float32 for all other
 
 Step = Callable[..., tuple[Tensor, ...]]
 """step(images, labels, share=1.0) -> summed loss, correct images, gradient norm"""
+
+
+def for_device(recipe: Recipe, device: torch.device) -> Recipe:
+    """Return the recipe with the precision that `device` computes in: fp32 instead of bf16 on a CPU without bf16."""
+    slow = device.type == "cpu" and recipe.precision == "bf16" and not has_bf16()
+    return replace(recipe, precision="fp32") if slow else recipe
 
 
 def autocast(recipe: Recipe, device: torch.device) -> torch.autocast:

@@ -24,7 +24,7 @@ from rheobase.train.parts import Parts
 from rheobase.train.progress import Reporter, process_seconds
 from rheobase.train.rehearsal import rehearse
 from rheobase.train.runs import Row, Run
-from rheobase.train.step import Step, learning_rate, make_step
+from rheobase.train.step import Step, for_device, learning_rate, make_step
 from rheobase.train.stopping import Interrupted, Signals
 from rheobase.train.switches import cudnn_for
 from rheobase.train.writing import Writer
@@ -51,10 +51,10 @@ class Trainer:
         part_bytes: int | None,
     ) -> None:
         self.save_every, self.part_bytes = save_every, part_bytes
-        self.run, self.recipe, self.parts, self.feed, self.team = run, run.recipe, parts, feed, team
+        self.run, self.parts, self.feed, self.team = run, parts, feed, team
         self.reporter = reporter
         self.device = device = feed.device
-        recipe = self.recipe
+        self.recipe = recipe = for_device(run.recipe, device)
         self.network = network.to(device, feed.dtype)
         freeze(self.network, recipe)
         self.summed = team.join(self.network, recipe.statistics)

@@ -1,0 +1,79 @@
+"""A recipe in bf16 on a CPU: computed in bf16 where the CPU has it, and in float32 where it would take far longer."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from rheobase import train
+from rheobase.tasks.evaluate import evaluate_run
+from rheobase.train import plan, step
+from rheobase.train.progress import Reporter
+from rheobase.train.runs import Run
+from rheobase.train.step import for_device
+from tests.train.short_runs import StopAt, final, recipe
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+SLOW = "computes in fp32: this CPU has no instructions for bf16, and would take many times as long"
+BF16 = recipe("precision=bf16")
+
+
+class Notes(Reporter):
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def note(self, sentence: str) -> None:
+        self.said.append(sentence)
+
+
+@pytest.fixture(params=[True, False])
+def fast(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether the CPU has bf16."""
+    monkeypatch.setattr(step, "has_bf16", lambda: request.param)
+    return bool(request.param)
+
+
+def test_the_device_decides(fast: bool) -> None:
+    assert for_device(BF16, torch.device("cpu")).precision == ("bf16" if fast else "fp32")
+    for precision in ("fp64", "fp32", "fp16"):
+        other = recipe(f"precision={precision}")
+        assert for_device(other, torch.device("cpu")) == other
+    assert for_device(BF16, torch.device("cuda")) == BF16
+
+
+def test_a_run_computes_as_the_device_decides(fast: bool, whole: Path, tmp_path: Path) -> None:
+    notes = Notes()
+    run = train.fit(BF16, out=tmp_path / "run", device="cpu", reporter=notes)
+    assert notes.said == ([] if fast else [SLOW])
+    assert run.recipe == BF16  # on another machine, it would be computed in bf16
+    assert run.read("environment.json")["precision"] == ("bf16" if fast else "fp32")
+    own, in_fp32 = final(tmp_path / "run"), final(whole)
+    assert all(torch.equal(own[name], in_fp32[name]) for name in own) is not fast
+    found, last = evaluate_run(run, device="cpu"), run.rows()[-1]
+    assert (found.accuracy, found.loss) == (last["test_accuracy"], last["test_loss"])
+
+
+def test_a_run_that_continues_in_another_precision_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step, "has_bf16", lambda: True)
+    with pytest.raises(train.Interrupted):
+        train.fit(BF16, out=tmp_path, device="cpu", reporter=StopAt(7))
+    monkeypatch.setattr(step, "has_bf16", lambda: False)
+    notes = Notes()
+    train.fit(None, out=tmp_path, resume=True, device="cpu", reporter=notes)
+    assert notes.said == [SLOW, "started in bf16 and continues in fp32: other rounding"]
+    assert len(Run(tmp_path).rows()) == BF16.epochs
+
+
+def test_plan_times_what_a_run_computes_and_predicts_a_gpu_in_bf16(fast: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    computed = []
+
+    def note(*arguments: object, **options: object) -> step.Step:
+        computed.append(next(a for a in arguments if isinstance(a, type(BF16))).precision)
+        return made(*arguments, **options)  # type: ignore[arg-type]
+
+    made = step.make_step
+    monkeypatch.setattr(plan, "make_step", note)
+    plan.times(BF16, seconds=0.0)
+    assert set(computed) == {"bf16" if fast else "fp32"}
+    assert plan.tensor_bytes(BF16, 64) < plan.tensor_bytes(recipe(), 64)
