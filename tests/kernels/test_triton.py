@@ -15,7 +15,7 @@ from rheobase.nn import ReferenceSoma, Soma
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("architecture", ["80", "90"])
+@pytest.mark.parametrize("architecture", ["75", "80", "90"])
 def test_compiles_ahead_of_time(architecture: str, tmp_path: Path) -> None:
     pytest.importorskip("triton", reason="needs Triton: install rheobase[kernels]")
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"} | {"TRITON_CACHE_DIR": str(tmp_path)}

@@ -1,4 +1,4 @@
-"""A recipe in bf16 on a CPU: computed in bf16 where the CPU has it, and in float32 where it would take far longer."""
+"""A recipe in bf16 is computed in another precision where the hardware cannot multiply in bf16."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from tests.train.short_runs import StopAt, final, recipe
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-SLOW = "computes in fp32: this CPU has no instructions for bf16, and would take many times as long"
+SLOW = "computes in fp32, because this CPU cannot multiply in bf16"
 BF16 = recipe("precision=bf16")
 
 
@@ -39,7 +39,18 @@ def test_the_device_decides(fast: bool) -> None:
     for precision in ("fp64", "fp32", "fp16"):
         other = recipe(f"precision={precision}")
         assert for_device(other, torch.device("cpu")) == other
-    assert for_device(BF16, torch.device("cuda")) == BF16
+
+
+@pytest.mark.parametrize(
+    ("capability", "precision"), [((7, 0), "fp16"), ((7, 5), "fp16"), ((8, 0), "bf16"), ((9, 0), "bf16")]
+)
+def test_an_old_gpu_computes_in_fp16(
+    capability: tuple[int, int], precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpu = torch.device("cuda", 1)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", {gpu: capability}.__getitem__)
+    assert for_device(BF16, gpu).precision == precision
+    assert for_device(recipe("precision=fp32"), gpu) == recipe("precision=fp32")
 
 
 def test_a_run_computes_as_the_device_decides(fast: bool, whole: Path, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from rheobase.deploy.shapes import outputs
 from rheobase.recipes import Recipe
 from rheobase.train.casting import hold_weights
 from rheobase.train.runs import Run, channels_last, load_network, open_data
-from rheobase.train.step import AUTOCAST
+from rheobase.train.step import AUTOCAST, for_device
 
 LONGEST = 2**12  # timesteps that a file may state
 
@@ -76,7 +76,7 @@ def input_dtype(network: nn.Module | onnx.Session) -> torch.dtype:
 def as_run(recipe: Recipe, network: nn.Module, device: torch.device) -> Recipe:
     """Return the recipe with the precision to run in: that of training on a GPU; on a CPU, or in integers, float32."""
     integer = isinstance(network, Network) and network.integer
-    return recipe if device.type == "cuda" and not integer else replace(recipe, precision="fp32")
+    return for_device(recipe, device) if device.type == "cuda" and not integer else replace(recipe, precision="fp32")
 
 
 def ready(network: nn.Module, recipe: Recipe, device: torch.device, dtype: torch.dtype) -> nn.Module:

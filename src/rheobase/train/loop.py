@@ -120,8 +120,9 @@ def fit(
                 if begins is not None:
                     shown.note(describe(options["start"], len(found.info.classes)))
             run = earlier or Run(out, **given)
-            if for_device(recipe, where) != recipe:
-                shown.note("computes in fp32: this CPU has no instructions for bf16, and would take many times as long")
+            if (computed := for_device(recipe, where)) != recipe:
+                kind = "CPU" if where.type == "cpu" else "GPU"
+                shown.note(f"computes in {computed.precision}, because this {kind} cannot multiply in bf16")
             try:
                 saved = _found(run, team)
                 with _as_it_began(run, team.world, where, shown) if resume else nullcontext():

@@ -23,9 +23,16 @@ Step = Callable[..., tuple[Tensor, ...]]
 
 
 def for_device(recipe: Recipe, device: torch.device) -> Recipe:
-    """Return the recipe with the precision that `device` computes in: fp32 instead of bf16 on a CPU without bf16."""
-    slow = device.type == "cpu" and recipe.precision == "bf16" and not has_bf16()
-    return replace(recipe, precision="fp32") if slow else recipe
+    """Return the recipe with the precision to compute in on `device`.
+
+    That is the recipe's own, but for bf16 where the hardware cannot multiply in it and would take many times as long: a
+    CPU then computes in fp32, a GPU (before NVIDIA's Ampere) in fp16.
+    """
+    if recipe.precision != "bf16":
+        return recipe
+    if device.type == "cpu":
+        return recipe if has_bf16() else replace(recipe, precision="fp32")
+    return recipe if torch.cuda.get_device_capability(device) >= (8, 0) else replace(recipe, precision="fp16")
 
 
 def autocast(recipe: Recipe, device: torch.device) -> torch.autocast:
