@@ -28,3 +28,27 @@ def test_a_command_can_run(command: Command) -> None:
         for name in names:
             recipes.get(name).changed(settings)
         assert names or "train" not in words or "--resume" in words
+
+
+def trained() -> dict[str, recipes.Recipe]:
+    """The recipe of every run that the plan trains or forks, by its folder."""
+    found = {}
+    for command in PLAN:
+        for part in command.shell.replace("}", ";").replace("&&", ";").split(";"):
+            words = shlex.split(part)
+            names = [word for word in words if word in recipes.RECIPES]
+            if names and ("tools.fork" in words or "--out" in words):
+                out = words[words.index(names[0]) + 1] if "tools.fork" in words else words[words.index("--out") + 1]
+                settings = [words[i + 1] for i, word in enumerate(words) if word == "--set"]
+                found[out] = recipes.get(names[0]).changed(settings)
+    return found
+
+
+def test_nothing_is_made_of_half_trained_networks() -> None:
+    runs, used = trained(), 0
+    for command in PLAN:
+        for run in re.findall(r"rheobase (?:convert|paper \w+) (\$RUNS/\S+)", command.shell):
+            used += 1
+            check = f"grep -q '\"epoch\": {runs[run].epochs},' {run}/metrics.jsonl && "
+            assert command.shell.startswith(check), command.name
+    assert used > 5
