@@ -125,7 +125,10 @@ def kept(folder: Path) -> list[Kept]:
         groups.setdefault(path.parent if path.name.startswith("seed-") else path, []).append(Run(path))
     for path, runs in groups.items():
         if len({replace(run.recipe, seed=0) for run in runs}) > 1 or len({run.recipe.seed for run in runs}) < len(runs):
-            raise ValueError(f"{path} holds runs that do not differ in their seed alone; keep them in other folders")
+            raise ValueError(
+                f"{path} holds runs that do not differ in their seed alone; remove what the others replace, or keep it "
+                "in another folder"
+            )
     return [Kept(path, tuple(runs)) for path, runs in groups.items()]
 
 
