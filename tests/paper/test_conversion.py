@@ -99,6 +99,10 @@ def test_a_run_that_was_kept_without_weights_needs_none(relu: Run, tmp_path: Pat
     assert converted_part(kept, "rmp", tmp_path / PARTS, longest=2)["points"] == part["points"]
     with pytest.raises(ValueError, match="has no checkpoint"):
         converted_part(kept, "rmp", tmp_path / PARTS, longest=4)
+    *rows, last = kept.rows()
+    kept.write_rows([*rows, last | {"test_accuracy": last["test_accuracy"] / 2}])  # trained again since
+    with pytest.raises(ValueError, match=r"relu-rmp\.json was measured on other weights than those of .*relu, which"):
+        converted_part(kept, "rmp", tmp_path / PARTS, longest=2)
 
 
 def test_a_measurement_that_was_stopped_goes_on(relu: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

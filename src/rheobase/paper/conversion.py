@@ -201,7 +201,7 @@ def converted_part(
     path = folder / f"{run.folder.name}-{name}.json"
     asked = {"way": name, "method": way.method, "options": way.options, "step": tests[-1]["step"]}
     asked |= {"longest": longest} if way.longer else {}  # above it, only some images are used
-    kept = _kept(path, asked, run)
+    kept = _kept(path, asked, run, tests[-1]["test_accuracy"])
     known = {point["timesteps"] for point in kept.get("points", [])}
     missing = [t for t in doubling(longest) if t not in known]
     if not missing:
@@ -216,16 +216,24 @@ def converted_part(
     return kept
 
 
-def _kept(path: Path, asked: dict[str, Any], run: Run) -> dict[str, Any]:
-    """Return the content of the file if it matches. A run without weights cannot be checked and is trusted."""
+def _kept(path: Path, asked: dict[str, Any], run: Run, relu: float) -> dict[str, Any]:
+    """Return the content of the file if it matches. For a run without weights, their accuracy `relu` must be equal."""
     if not path.exists():
         return {}
     try:
         kept: dict[str, Any] = json.loads(path.read_text())
     except ValueError as error:
         raise ValueError(f"{path} is damaged ({error}); remove it to measure again") from None
-    another = checkpoint.newest_step(run.checkpoints) > 0 and kept.get("sha256") != run.trained().sha256()
-    return {} if another or kept.get("asked") != asked else kept
+    if kept.get("asked") != asked:
+        return {}
+    if checkpoint.newest_step(run.checkpoints) > 0:
+        return kept if kept.get("sha256") == run.trained().sha256() else {}
+    if any(point["relu"] != relu for point in kept["points"][:1]):  # the first one is of all test images
+        raise ValueError(
+            f"{path} was measured on other weights than those of {run.folder}, which were not kept; remove it, or "
+            "measure again with the run itself"
+        )
+    return kept
 
 
 @dataclass(frozen=True)
