@@ -32,10 +32,15 @@ def fork(run: Path, recipe: Recipe, out: Path) -> None:
         raise ValueError(
             f"{recipe.name} has other timesteps than {own.name} in the first {len(begun)} epochs; choose another recipe"
         )
-    shutil.copytree(run, out)
-    write_json(out / "recipe.json", asdict(recipe))
+    if out.exists():
+        raise ValueError(f"{out} exists already; choose another folder")
+    part = out.with_name(f".{out.name}.part")  # whoever finds `out` must find all of it
+    shutil.rmtree(part, ignore_errors=True)
+    shutil.copytree(run, part)
+    write_json(part / "recipe.json", asdict(recipe))
     forked = {"recipe": own.name, "step": saved.step}
-    write_json(out / "environment.json", {**Run(run).read("environment.json"), "forked": forked})
+    write_json(part / "environment.json", {**Run(run).read("environment.json"), "forked": forked})
+    part.rename(out)
 
 
 def main() -> None:

@@ -83,7 +83,7 @@ def test_runs_of_one_row_differ_in_their_seed_alone(tmp_path: Path, settings: li
     own = recipes.get("cifar10_resnet19_t2")
     write_kept(tmp_path / "t2", own, 0.5)
     write_kept(tmp_path / "t2" / "seed-1", own.changed(settings), 0.6)
-    with pytest.raises(ValueError, match="t2 holds runs that do not differ in their seed alone"):
+    with pytest.raises(ValueError, match="t2 holds runs that do not differ in their seed alone; remove what"):
         kept(tmp_path)
 
 
@@ -160,6 +160,23 @@ def test_a_fork_is_the_other_recipe_as_far_as_they_agree(tmp_path: Path) -> None
     environment = json.loads((tmp_path / "fork" / "environment.json").read_text())
     assert environment["forked"]["step"] == rows[0]["step"]
     assert environment["record"]["seed"] == recipe().seed
+
+
+def test_a_fork_that_was_interrupted_is_not_taken_for_one(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(path: Path, content: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(fork, "write_json", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            fork.fork(run, recipe(), tmp_path / "forks" / "fork")
+    assert not (tmp_path / "forks" / "fork").exists()
+    fork.fork(run, recipe(), tmp_path / "forks" / "fork")
+    assert [path.name for path in (tmp_path / "forks").iterdir()] == ["fork"]
+    with pytest.raises(ValueError, match="fork exists already; choose another folder"):
+        fork.fork(run, recipe(), tmp_path / "forks" / "fork")
 
 
 def test_a_fork_has_the_settings_of_its_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
