@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_leaves
 from benchmarks.contenders import Setting
 from benchmarks.output import result_path
 from benchmarks.soma import shapes, steps
+from rheobase.files import finite_or_null
 from rheobase.kernels.launching import compiled_ahead
 from rheobase.kernels.triton import PROGRAMS, TILES, Tile
 from rheobase.train.record import write_result
@@ -118,6 +119,7 @@ def main() -> None:
     if not torch.cuda.is_available():
         parser.error("tiles need a GPU")
     rows, device = [], torch.device("cuda")
+    out = arguments.out or result_path("tiles", device)
     for network in arguments.networks:
         batch, size = NETWORKS[network]
         calls = largest(Setting(arguments.timesteps, batch, "cuda", network, size, half=True))
@@ -130,8 +132,7 @@ def main() -> None:
             rows += found
             fastest = sorted(found, key=lambda row: row["us_per_image_timestep"])[:3]
             print(f"{network} {step}: in use {shown(found[0])}; fastest {', '.join(map(shown, fastest))}", flush=True)
-    out = arguments.out or result_path("tiles", device)
-    write_result(out, {"timesteps": arguments.timesteps, "results": rows}, device=device)
+        write_result(out, {"timesteps": arguments.timesteps, "results": finite_or_null(rows)}, device=device)
 
 
 def shown(row: dict[str, Any]) -> str:
