@@ -61,16 +61,17 @@ def contenders(
         theirs = foreign(partial(peers.SpikingJellySoma, surrogate=TRIANGLE if half else "Rect"))
         if half:
             peers.store_spikingjelly_in_bfloat16(theirs.to(device))
-    except peers.Unavailable as reason:
-        Console(stderr=True).print(f"SpikingJelly left out: {reason}")
-    else:
         _ready(_settled(theirs, images, timesteps), device)
 
         def spikingjelly(x: Tensor) -> Tensor:
             peers.reset_spikingjelly(theirs)
             return theirs(x, timesteps=timesteps)
 
+        with torch.no_grad():
+            (_in_bfloat16(spikingjelly) if half else spikingjelly)(images)
         found["SpikingJelly"] = spikingjelly
+    except Exception as reason:  # whatever a peer raises, the others continue
+        Console(stderr=True).print(f"SpikingJelly left out: {reason}", markup=False)
     return {name: _in_bfloat16(forward) for name, forward in found.items()} if half else found
 
 

@@ -13,7 +13,7 @@ from rich.console import Console
 from benchmarks import checkpoint, group, inference, loop, soma, step
 from benchmarks.contenders import CONTENDERS, FLOOR, VARIANTS, Contender, Setting, difference_from_law, synapses
 from benchmarks.measure import play_round, prepare
-from benchmarks.peers import Unavailable
+from benchmarks.peers import ReluSoma, Unavailable
 from rheobase import models, recipes
 from rheobase.train.scale import Cluster
 
@@ -184,6 +184,19 @@ def test_inference_measures_everybody_who_is_there() -> None:
     Console(file=page, width=120).print(inference.table("resnet8", 2, found))
     assert "batch 5, images/s" in page.getvalue()
     assert "as trained" in page.getvalue()
+
+
+def test_inference_goes_on_without_a_peer_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Fails(ReluSoma):
+        def __init__(self, channels: int, branches: int = 1, *, surrogate: str) -> None:
+            super().__init__(channels, branches)
+
+        def forward(self, *xs: torch.Tensor) -> torch.Tensor:
+            raise RuntimeError("not on this machine")
+
+    monkeypatch.setattr(inference.peers, "SpikingJellySoma", Fails)
+    found = inference.contenders("resnet8", 2, torch.device("cpu"), size=8)
+    assert list(found) == ["folded", "as trained", "ReLU network"]
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
