@@ -79,6 +79,8 @@ def results_faults(root: Path = ROOT) -> Iterator[Fault]:
             yield Fault(place, "has no record of how it was made")
         elif missing := [name for name in ENTRIES if name not in record]:
             yield Fault(place, f"its record lacks {', '.join(missing)}")
+        elif content.get("to_come"):
+            yield Fault(place, "is unfinished; repeat its command")
         elif traceable and not committed(tuple(record["sources"].items()), root):
             yield Fault(place, "no commit has its sources")
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from rheobase.files import write_json
+from rheobase.paper.result import Result
 from rheobase.train.record import record, write_result
 from rheobase.train.sources import tree_id
 from tests.repository import commit, new_repository
@@ -79,6 +80,15 @@ def test_a_result_without_its_record(root: Path) -> None:
         Fault("results/old.json", "has no record of how it was made"),
         Fault("results/part.json", "its record lacks seed, data"),
     ]
+
+
+def test_a_result_that_was_interrupted_is_a_fault(root: Path) -> None:
+    content = strict((root / "results" / "found.json").read_text())
+    path = Result("fig2", "Fig. 2", "digits", {"rows": [1]}, [], to_come=3).save(root / "results")
+    write_json(path, content | {"to_come": strict(path.read_text())["to_come"]})
+    assert list(results_faults(root)) == [Fault("results/fig2.json", "is unfinished; repeat its command")]
+    path = Result("fig2", "Fig. 2", "digits", {"rows": [1]}, []).save(root / "results")
+    assert "to_come" not in strict(path.read_text())
 
 
 def test_the_files_of_a_run_have_the_record_of_the_run(root: Path) -> None:

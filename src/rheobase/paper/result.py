@@ -32,6 +32,12 @@ class Result:
     def save(self, folder: Path) -> Path:
         """Save the result as JSON in `folder` and return the path."""
         path = folder / f"{self.name}.json"
-        content = {"title": self.title, "source": self.source, "comparison": self.comparison, "data": self.data}
+        content: dict[str, Any] = {
+            "title": self.title,
+            "source": self.source,
+            "comparison": self.comparison,
+            "data": self.data,
+        }
+        content |= {"to_come": self.to_come} if self.to_come else {}
         write_result(path, finite_or_null(content), device=self.device, seed=0)  # null means not estimated
         return path
