@@ -20,12 +20,14 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
 GRACE = 20.0  # seconds from SIGINT to SIGKILL
+ENDING = (signal.SIGINT, signal.SIGTERM)
 LINE = re.compile(r"(\d+)\s+([\w.-]+)\s+(\S.*)")
 
 
@@ -57,19 +59,34 @@ def succeeded(record: Path) -> set[str]:
 
 def run(command: Command, log: Path, seconds: float) -> int:
     """Run a command for at most this many seconds, append its output to the log, and return its exit code."""
-    with open(log, "a") as file:
-        print(f"$ {command.shell}", file=file, flush=True)
-        process = subprocess.Popen(command.shell, shell=True, stdout=file, stderr=file, start_new_session=True)
+    process = None
     try:
+        with open(log, "a") as file, held_back():
+            print(f"$ {command.shell}", file=file, flush=True)
+            process = subprocess.Popen(command.shell, shell=True, stdout=file, stderr=file, start_new_session=True)
         with suppress(subprocess.TimeoutExpired):
             process.wait(seconds)
     finally:  # also if this process is told to end
-        for number in (signal.SIGINT, signal.SIGKILL):
+        for number in (signal.SIGINT, signal.SIGKILL) if process else ():
             if process.poll() is None:
                 os.killpg(process.pid, number)
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(GRACE)
     return process.returncode
+
+
+@contextmanager
+def held_back() -> Iterator[None]:
+    """Hold back the signals that end this process: while a command starts, nobody could end the command."""
+    came: list[int] = []
+    before = {number: signal.signal(number, lambda n, _: came.append(n)) for number in ENDING}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if came:
+        raise KeyboardInterrupt
 
 
 def work_off(commands: list[Command], out: Path, seconds: float) -> dict[Command, str]:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -71,6 +72,21 @@ def test_a_command_that_does_not_end_is_killed(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(run_plan, "GRACE", 0.2)
     work_off([Command(0, "deaf", f"trap '' INT; {FOREVER}")], tmp_path, 0.2)
     assert records(tmp_path) == [("deaf", -signal.SIGKILL)]
+
+
+def test_a_command_ends_if_the_signal_comes_while_it_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started = []
+    start = subprocess.Popen.__init__
+
+    def begin(process: "subprocess.Popen[bytes]", *arguments: Any, **options: Any) -> None:
+        start(process, *arguments, **options)
+        started.append(process)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(subprocess.Popen, "__init__", begin)
+    with pytest.raises(KeyboardInterrupt):
+        run_plan.run(Command(1, "train", FOREVER), tmp_path / "train.log", 60)
+    assert started[0].poll() is not None
 
 
 def test_the_command_line_ends_what_it_runs(tmp_path: Path) -> None:
