@@ -58,6 +58,7 @@ def test_it_is_what_is_counted_when_all_neurons_fire(name: str | type[nn.Module]
     energy = (additions * ADDITION_PICOJOULE + others * MAC_PICOJOULE) * 1e-12
     assert found.joule(dict.fromkeys(found.neurons, 1.0), 3) == pytest.approx(energy, rel=1e-12)
     assert 3 * sum(found.neurons.values()) == counted.neuron_updates
+    assert fan_out(network.double(), (channels, size, size)) == found
 
 
 def test_energy_follows_the_rate_of_each_layer() -> None:

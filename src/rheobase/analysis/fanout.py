@@ -43,7 +43,8 @@ class FanOut:
 
 def fan_out(network: Network, shape: tuple[int, ...]) -> FanOut:
     """Return the fan-out of a network on the meta device, for images of `shape` [C, H, W]."""
-    values = {INPUT: torch.empty(1, *shape, device="meta")}
+    dtype = next(network.parameters()).dtype
+    values = {INPUT: torch.empty(1, *shape, device="meta", dtype=dtype)}
     feeders: dict[str, list[str | None]] = {INPUT: [INPUT]}  # layers whose spikes arrive; None is any other input
     neurons: dict[str, int] = {}
     additions: dict[str, float] = {}
