@@ -1,3 +1,5 @@
+import resource
+
 import numpy as np
 import pytest
 import torch
@@ -41,6 +43,18 @@ def test_nir_itself_accepts_the_file_and_finds_the_same_numbers(tmp_path, form):
     assert theirs.metadata["dt"] == rheobase_nir.DT
     assert theirs.metadata["form"] == form
     assert "forward Euler" in theirs.metadata["scheme"]
+
+
+def test_a_full_disk_is_reported_in_one_sentence_and_leaves_nothing(tmp_path):
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        with pytest.raises(OSError, match="File too large") as found:
+            rheobase_nir.write(fold(tiny()), tmp_path / "net.nir", SHAPE)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert (found.value.filename, found.value.strerror) == (str(tmp_path / "net.nir"), "File too large")
+    assert not [*tmp_path.iterdir()]
 
 
 def test_branches_are_edges_into_one_neuron_node():

@@ -15,6 +15,7 @@ NIR's neurons reset to a value and start at 0, so a NIR file cannot express a so
 simulator and `to_graph` support both.
 """
 
+import io
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -116,9 +117,10 @@ def to_graph(network: Network, input_shape: Shape, form: str = "canonical") -> n
 
 def write(network: Network, path: str | Path, input_shape: Shape, form: str = "canonical") -> None:
     """Write `network` as a NIR file."""
-    graph = to_nir(network, input_shape, form)
+    content = io.BytesIO()  # if HDF5 cannot write to a disk, it prints tracebacks or even crashes
+    _package().write(content, to_nir(network, input_shape, form))
     with atomic_write(Path(path)) as part:
-        _package().write(str(part), graph)
+        part.write_bytes(content.getbuffer())
 
 
 def load(path: str | Path) -> Network:
