@@ -33,6 +33,21 @@ def test_images(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[s
     assert "images of 1 x 8 x 8" in capsys.readouterr().out
 
 
+def test_a_long_name_of_a_class_hides_no_numbers(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    for name, count in (("short", 13), ("long " * 20 + "name", 20)):
+        (tmp_path / name).mkdir()
+        for number in range(count):
+            (tmp_path / name / f"{number}.pgm").write_bytes(b"P5 1 1 255 " + bytes([number]))
+    assert run(monkeypatch, "folder", "--root", str(tmp_path), "--size", "8", "--samples", "0") == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["class", "training", "test"] in rows
+    assert ["short", "11", "2"] in rows
+    assert ["all", "27", "6"] in rows
+    assert next(row[-2:] for row in rows if row[:2] == ["long", "long"]) == ["16", "4"]
+
+
 def test_nothing_there(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     monkeypatch.setattr("warnings.showwarning", None, raising=False)
     assert run(monkeypatch, "dvsgesture", "--root", str(tmp_path)) == 1

@@ -48,6 +48,7 @@ def data(
     info = found.info
     train, test = (source.labels.bincount(minlength=len(info.classes)).tolist() for source in (found.train, found.test))
     rows = table("class", "training", "test")
+    rows.columns[0].no_wrap, rows.columns[0].overflow = False, "fold"  # a long name leaves room for the numbers
     for column in rows.columns[1:]:
         column.justify = "right"
     for label, *counts in zip(map(one_line, info.classes), train, test, strict=True):
