@@ -124,6 +124,14 @@ def test_the_same_command_again_is_right(here: Here) -> None:
     assert (code, messages) == (1, "error: run is a single run, not a folder for several runs; choose another\n")
 
 
+def test_a_finished_run_suggests_no_command_that_would_miss_a_plugin(here: Here) -> None:
+    plugins.loss("mine")(losses.mean)
+    assert here("train", "demo", *SETTINGS, "--set", "loss=mine", "--out", "run")[0] == 0
+    assert "--set loss=mine  fine-tune it\n" in here("train", "--resume", "run")[1]
+    del plugins.loss.parts["mine"], plugins.loss.origins["mine"]  # as in a command without --plugin
+    assert here("train", "--resume", "run") == (0, "run is finished: 2 epochs of demo, seed 0\n", "")
+
+
 def test_seeds_on_held_out_images_say_so(here: Here) -> None:
     code, output, _ = here("train", "demo", *SETTINGS, "--set", "holdout=411", "--seeds", "1,2", "--out", "runs")
     assert code == 0

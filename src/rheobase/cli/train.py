@@ -157,7 +157,8 @@ def train(
     if run is None:
         folder = resume or out
         assert folder is not None
-        print_next(_fine_tuning(Run(folder), data))
+        if hints := _fine_tuning(Run(folder), data):
+            print_next(*hints)
         return
     hints = [(command_line("eval", run.folder, data=data), "evaluate the network")]
     if run.recipe.neuron == "lif" and run.recipe.normalisation == "tdbn":
@@ -222,12 +223,15 @@ def _start_or_go_on(
         return _fit(recipe, out=out, start=start, keep_best=keep_best, **options)
 
 
-def _fine_tuning(run: "Run", data: Path | None) -> tuple[str, str]:
-    """How to go on from a finished run."""
+def _fine_tuning(run: "Run", data: Path | None) -> list[tuple[str, str]]:
+    """How to go on from a finished run. There is no command for it if a plugin of the run is not loaded."""
     from rheobase import recipes
+    from rheobase.train.parts import Parts
 
+    if Parts.missing(run.recipe):
+        return []
     name, *kept = recipes.words(run.recipe)  # settings of the neuron must be the same
-    return command_line("train", name, "--from", run.folder, *kept, data=data or run.place("data")), "fine-tune it"
+    return [(command_line("train", name, "--from", run.folder, *kept, data=data or run.place("data")), "fine-tune it")]
 
 
 def _fit_several(
@@ -266,7 +270,7 @@ def _fit_several(
         f"{_tested(runs[0])} over {len(rows)} seeds: {percent(asdict(last))} % after the last epoch "
         f"(best epoch {percent(asdict(best))} %)"
     )
-    again_from = [] if trained else [_fine_tuning(runs[0], options["data"])]
+    again_from = [] if trained else _fine_tuning(runs[0], options["data"])
     print_next((command_line("compare", whole), "compare the runs"), *again_from)
 
 
