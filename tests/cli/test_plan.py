@@ -10,7 +10,7 @@ from rheobase import plugins, recipes
 from rheobase.cli.plan import _print_forecast
 from rheobase.data import expected
 from rheobase.nn import Conv2d, Soma, as_sequence
-from rheobase.train import plan, scale
+from rheobase.train import plan, progress, scale
 from tests.cli.here import Here
 from tests.cli.test_lists import document, words
 
@@ -56,6 +56,15 @@ def test_a_cpu_is_timed_for_itself_only(here: Here) -> None:
     assert many is None
     assert ", measured: about " in here(*SMALL)[1]
     assert " per step of 1438 images, " in here(*SMALL, "--set=batch_size=5000")[1]  # a small set is one batch
+
+
+def test_times_measured_on_a_busy_machine_say_so(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = iter([1.0, 1e6])  # waited for a core, before and after
+    monkeypatch.setattr(progress, "waited_seconds", lambda: next(seconds))
+    code, output, _ = here(*SMALL)
+    assert code == 0
+    (line,) = (line for line in output.splitlines() if ", measured: about " in line)
+    assert " for the 20 epochs  (busy machine: waited for a core " in line
 
 
 def test_the_table_shows_every_setting_and_says_where_it_comes_from(here: Here) -> None:

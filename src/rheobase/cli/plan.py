@@ -56,6 +56,7 @@ def plan(
     from rheobase.data import expected
     from rheobase.data.expectation import EXPECTED
     from rheobase.train import choose_device, plan, scale
+    from rheobase.train.progress import Waiting
     from rheobase.train.record import device_name
     from rheobase.train.runs import load_data
 
@@ -80,7 +81,10 @@ def plan(
     ]
     where = choose_device(device)
     timed = where.type == "cuda" or not grouped  # a CPU would take minutes and say nothing about many GPUs
+    waiting = Waiting()
+    waiting.begin()
     times = _times(chosen, info, where) if timed else None
+    busy = waiting.describe()
     forecast = scale.forecast(chosen, info, cluster, times.step if times and where.type == "cuda" else None)
     if json:
         print_json(
@@ -106,7 +110,7 @@ def plan(
     console.print(f"{plan.RESERVED_GIB:g} GiB is reserved for CUDA itself.")
     if timed:
         images = min(chosen.batch_size, info.images or chosen.batch_size)  # a small set is one batch
-        console.print(f"{device_name(where)}{_timed(chosen, times, images)}")
+        console.print(f"{device_name(where)}{_timed(chosen, times, images)}{busy}")
     (largest,) = (mode["largest_batch"] for mode in modes if mode["memory"] == chosen.memory)
     _print_forecast(chosen, forecast, device_name(where), largest)
 
