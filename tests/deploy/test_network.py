@@ -53,6 +53,13 @@ def test_a_state_of_another_batch_or_network_is_refused() -> None:
     assert logits.shape == (1, 5 * 6 * 7)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_images_with_other_channels_are_refused(dtype: torch.dtype) -> None:
+    network = Network({"conv": convolution(torch.randn(5, 3, 2, 2, dtype=dtype), None)}, {"conv": [INPUT]})
+    with torch.no_grad(), pytest.raises(ValueError, match=r"expected 3 channels, got 4 in input \[2, 4, 6, 7\]"):
+        network.step(torch.randn(2, 4, 6, 7, dtype=dtype))
+
+
 def test_every_node_sums_its_inputs() -> None:
     torch.manual_seed(0)
     kinds: dict[str, nn.Module] = {
