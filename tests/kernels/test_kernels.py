@@ -446,6 +446,7 @@ def test_a_backend_without_gradients_for_tensors_refuses_them(name: str) -> None
         kernels.fire([x], torch.ones(1, 5), torch.zeros(1, 5), backend="cpu", **SETTINGS | {name: tensor})
 
 
+@pytest.mark.skipif(torch.__version__ < "2.10", reason="torch 2.9 compiles a network in several parts")
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # torch's compiler does it
 @pytest.mark.parametrize(
     ("memory", "neuron"),

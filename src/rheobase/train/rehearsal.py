@@ -18,7 +18,7 @@ from rheobase.train.step import autocast
 def rehearse(network: nn.Module, recipe: Recipe, feed: Feed, timesteps: int) -> None:
     """Compile what a training step needs on a GPU. The network does not change.
 
-    If this fails, perhaps because of a user's own part, the step compiles its kernels one by one.
+    If this fails, as with a user's own part or with Triton 3.5, the step compiles its kernels one by one.
     """
     if feed.device.type == "cuda" and installed("triton"):
         from rheobase.kernels import ahead
