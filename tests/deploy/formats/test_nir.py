@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch import nn
 
+from rheobase.analysis.fanout import fan_out
 from rheobase.deploy import nirfile
 from rheobase.deploy.agreement import agreement, record
 from rheobase.deploy.folding import fold
@@ -43,6 +44,16 @@ def test_nir_itself_accepts_the_file_and_finds_the_same_numbers(tmp_path, form):
     assert theirs.metadata["dt"] == rheobase_nir.DT
     assert theirs.metadata["form"] == form
     assert "forward Euler" in theirs.metadata["scheme"]
+
+
+def test_identity_shortcuts_are_scales_again_and_cost_as_little(tmp_path):
+    network = fold(tiny())
+    rheobase_nir.write(network, tmp_path / "net.nir", SHAPE)
+    found = rheobase_nir.load(tmp_path / "net.nir")
+    kinds = {name: type(node) for name, node in network.nodes.items()}
+    assert Scale in kinds.values()
+    assert {name: type(node) for name, node in found.nodes.items() if isinstance(node, Scale)}.items() <= kinds.items()
+    assert fan_out(found.to("meta"), SHAPE) == fan_out(network.to("meta"), SHAPE)
 
 
 def test_a_full_disk_is_reported_in_one_sentence_and_leaves_nothing(tmp_path):
