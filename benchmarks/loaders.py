@@ -15,6 +15,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -133,9 +134,10 @@ def loading(start_loader: Callable[[], Epoch], device: torch.device, least: int)
 def _descendants(process: int | None = None) -> Iterator[int]:
     """Yield the processes that this one started, and those that they started."""
     for task in Path(f"/proc/{process or os.getpid()}/task").iterdir():
-        for child in map(int, (task / "children").read_text().split()):
-            yield child
-            yield from _descendants(child)
+        with suppress(OSError):  # the thread has just ended
+            for child in map(int, (task / "children").read_text().split()):
+                yield child
+                yield from _descendants(child)
 
 
 def _own_seconds() -> float:
