@@ -129,7 +129,15 @@ def test_a_closed_window_saves_or_under_nohup_ends_nothing(tmp_path: Path, ignor
     assert (len(run.rows()) == 6) is ignored
 
 
-@pytest.mark.parametrize(("command", "module"), [("train", "typer"), ("train", "rheobase.train"), ("demo", "torch")])
+@pytest.mark.parametrize(
+    ("command", "module"),
+    [
+        ("train demo --out run", "typer"),
+        ("train demo --out run", "rheobase.train"),
+        ("demo --out run", "torch"),
+        ("models", "torch"),
+    ],
+)
 def test_ctrl_c_is_not_lost_while_modules_are_imported(tmp_path: Path, command: str, module: str) -> None:
     """It comes where Python prints and forgets exceptions, as its import system does now and then."""
     program = f"""
@@ -142,7 +150,7 @@ class Finder:
         if name == {module!r}:
             Forgetful()
 sys.meta_path.insert(0, Finder())
-sys.argv[1:] = {[command, *(["demo"] if command == "train" else []), "--out", "run"]}
+sys.argv[1:] = {command.split()}
 runpy.run_module("rheobase", run_name="__main__")
 """
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True)

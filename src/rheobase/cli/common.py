@@ -4,6 +4,8 @@ import shlex
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
+from importlib import import_module
 from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Annotated, Any
@@ -62,11 +64,27 @@ PluginOption = Annotated[
 
 
 def add_command(
-    app: typer.Typer, function: Callable[..., Any], arguments: str = "", *, name: str | None = None
+    app: typer.Typer,
+    function: Callable[..., Any],
+    arguments: str = "",
+    *,
+    name: str | None = None,
+    imports: str | None = "torch",
 ) -> None:
-    """Add a command whose help ends with an example: the command with these `arguments`."""
+    """Add a command whose help ends with an example: the command with these `arguments`.
+
+    It first `imports` a module that takes long. Ctrl-C is not lost meanwhile.
+    """
     words = ["rheobase", name or function.__name__, *([arguments] if arguments else [])]
-    app.command(name, epilog=f"Example: {' '.join(words)}")(function)
+
+    @wraps(function)
+    def command(*values: Any, **options: Any) -> Any:
+        if imports is not None:
+            with ended_by_ctrl_c():
+                import_module(imports)
+        return function(*values, **options)
+
+    app.command(name, epilog=f"Example: {' '.join(words)}")(command)
 
 
 def table(*headings: str, last: str | None = None) -> Table:

@@ -12,7 +12,7 @@ from rheobase.cli.common import JsonOption, PluginOption, add_command, console, 
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the app."""
-    add_command(app, recipes, "cifar10_resnet19_t2")
+    add_command(app, recipes, "cifar10_resnet19_t2", imports=None)
     add_command(app, models)
 
 

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from enum import StrEnum
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -29,7 +28,7 @@ from rheobase.cli.common import (
     print_next,
     print_rates,
 )
-from rheobase.extras import ended_by_ctrl_c, installed
+from rheobase.extras import installed
 
 if TYPE_CHECKING:
     from rheobase.recipes import Recipe
@@ -48,7 +47,7 @@ class Frozen(StrEnum):
 def register(app: typer.Typer) -> None:
     """Add the commands to the app."""
     add_command(app, demo)
-    add_command(app, train, "cifar10_resnet19_t2 --data cifar10 --set epochs=20")
+    add_command(app, train, "cifar10_resnet19_t2 --data cifar10 --set epochs=20", imports="rheobase.train")
 
 
 def demo(
@@ -57,10 +56,9 @@ def demo(
     seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
 ) -> None:
     """Train a small spiking network on the built-in handwritten digits, in about a minute on two cores."""
-    with ended_by_ctrl_c():
-        import torch
+    import torch
 
-        from rheobase import recipes
+    from rheobase import recipes
 
     torch.set_num_threads(1)  # the network is small: a second thread would only wait
     recipe = recipes.get("demo").changed([f"seed={seed}"])
@@ -114,8 +112,6 @@ def train(
     plugin: PluginOption = None,
 ) -> None:
     """Train a network as a recipe describes."""
-    with ended_by_ctrl_c():
-        import_module("rheobase.train")  # imports torch too
     from rheobase import recipes
     from rheobase.train.runs import Run
 
