@@ -106,9 +106,9 @@ class Comparison:
     """Whether any results are on simulated recordings."""
 
 
-def compare(paths: Sequence[Path]) -> Comparison:
+def compare(paths: Sequence[Path | str]) -> Comparison:
     """Compare the runs in these folders and below them, in this order."""
-    runs = {run.folder.resolve(): run for path in paths for run in _runs(path)}
+    runs = {run.folder.resolve(): run for path in paths for run in _runs(Path(path))}
     groups: dict[tuple[Any, ...], list[Run]] = {}
     seen: Counter[tuple[Any, ...]] = Counter()
     for run in runs.values():

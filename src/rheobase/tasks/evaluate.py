@@ -16,10 +16,11 @@ from rheobase.train.step import DTYPES, for_device
 
 
 def evaluate_run(
-    source: Path | Run, *, data: Path | None = None, timesteps: int | None = None, device: str = "auto"
+    source: Path | str | Run, *, data: Path | str | None = None, timesteps: int | None = None, device: str = "auto"
 ) -> Evaluation:
     """Measure the trained network of a run, or a deployed one, at its own or another number of timesteps."""
-    where, found = choose_device(device), source if isinstance(source, Run) else open_run(source)
+    where, found = choose_device(device), source if isinstance(source, Run) else open_run(Path(source))
+    data = None if data is None else Path(data)
     network: nn.Module
     loader: Dataset | plugins.Part
     owner: Run | Path

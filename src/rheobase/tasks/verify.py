@@ -120,10 +120,10 @@ def recognised(forward: Forward, batches: Iterable[Batch], timesteps: int) -> Te
 
 
 def verify(
-    path: Path,
-    source: Run | Path,
+    path: Path | str,
+    source: Run | Path | str,
     *,
-    data: Path | None = None,
+    data: Path | str | None = None,
     images: int = 32,
     simulated: int = 1,
     device: torch.device = CPU,
@@ -134,6 +134,8 @@ def verify(
     `source` is the run of that network, or the file of a converted network. `right` says which images it recognises, if
     that is known already.
     """
+    path, data = Path(path), None if data is None else Path(data)
+    source = source if isinstance(source, Run) else Path(source)
     graph = nirfile.read(path) if path.suffix == nir.SUFFIX else None  # parsed once, for torch and the simulator
     network = open_file(path) if graph is None else nir.from_graph(graph, str(path))
     if isinstance(source, Run):

@@ -37,8 +37,8 @@ def fit(
     dataset: Dataset | Part | None = None,
     loss: Part | None = None,
     optimizer: Part | None = None,
-    data: Path | None = None,
-    out: Path | None = None,
+    data: Path | str | None = None,
+    out: Path | str | None = None,
     start: Run | Path | str | None = None,
     keep_best: bool = False,
     resume: bool = False,
@@ -68,6 +68,7 @@ def fit(
     this process; the default is now.
     """
     began = process_seconds() if began is None else began
+    data, out = (None if place is None else Path(place) for place in (data, out))
     if resume and out is None:
         raise ValueError("resume needs the folder of the run")
     if new_data and not resume:

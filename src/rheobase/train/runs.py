@@ -42,8 +42,9 @@ PLACE = "place.json"  # paths on this machine; they go into no result and no exp
 class Run:
     """The folder of a run. Parts that its recipe names may be `given`, by setting."""
 
-    def __init__(self, folder: Path, **given: Any) -> None:
-        self.folder, self.given = folder, given
+    def __init__(self, folder: Path | str, **given: Any) -> None:
+        self.folder = folder = Path(folder)
+        self.given = given
         self.checkpoints = folder / "checkpoints"
         self.metrics = folder / "metrics.jsonl"
         self.best = folder / "best"
