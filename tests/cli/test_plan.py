@@ -54,7 +54,7 @@ def test_a_cpu_is_timed_for_itself_only(here: Here) -> None:
     alone, many = (document(here, *SMALL, *gpus)["seconds"] for gpus in ((), ("--gpus", "2")))
     assert alone["step"] > 0
     assert many is None
-    assert ", measured: about " in here(*SMALL)[1]
+    assert ", measured in fp32: about " in here(*SMALL)[1]
     assert " per step of 1438 images, " in here(*SMALL, "--set=batch_size=5000")[1]  # a small set is one batch
 
 
@@ -63,7 +63,7 @@ def test_times_measured_on_a_busy_machine_say_so(here: Here, monkeypatch: pytest
     monkeypatch.setattr(progress, "waited_seconds", lambda: next(seconds))
     code, output, _ = here(*SMALL)
     assert code == 0
-    (line,) = (line for line in output.splitlines() if ", measured: about " in line)
+    (line,) = (line for line in output.splitlines() if ", measured in fp32: about " in line)
     assert " for the 20 epochs  (busy machine: waited for a core " in line
 
 
@@ -72,7 +72,7 @@ def test_the_table_shows_every_setting_and_says_where_it_comes_from(here: Here) 
     assert (code, messages) == (0, "")
     rows = [line.split() for line in output.splitlines() if line.rstrip().endswith("estimated")]
     assert [row[0] for row in rows] == ["1", "2", "4", "2", "3"]
-    assert ", measured: about " not in output
+    assert ", measured in " not in output
     assert "does not fit" not in output
     assert [row[:4] for row in rows[-2:]] == [["2", "x", "4", "8"], ["3", "x", "4", "6"]]
     _, _, predicted = output.partition("NVIDIA H200, predicted")

@@ -59,6 +59,7 @@ def plan(
     from rheobase.train.progress import Waiting
     from rheobase.train.record import device_name
     from rheobase.train.runs import load_data
+    from rheobase.train.step import for_device
 
     if not 1 <= memory < inf:
         raise ValueError(f"--memory: expected at least 1 GiB, got {memory:g}")
@@ -110,7 +111,7 @@ def plan(
     console.print(f"{plan.RESERVED_GIB:g} GiB is reserved for CUDA itself.")
     if timed:
         images = min(chosen.batch_size, info.images or chosen.batch_size)  # a small set is one batch
-        console.print(f"{device_name(where)}{_timed(chosen, times, images)}{busy}")
+        console.print(f"{device_name(where)}{_timed(for_device(chosen, where), times, images)}{busy}")
     (largest,) = (mode["largest_batch"] for mode in modes if mode["memory"] == chosen.memory)
     _print_forecast(chosen, forecast, device_name(where), largest)
 
@@ -137,7 +138,7 @@ def _timed(recipe: "Recipe", found: "Times | None", images: int) -> str:
         parts += [f"{duration(found.epoch)} per epoch", f"{duration(found.recipe)} for the {recipe.epochs} epochs"]
     else:
         parts += ["give --data for the time of an epoch"]
-    return f", measured: about {', '.join(parts)}"
+    return f", measured in {recipe.precision}: about {', '.join(parts)}"
 
 
 def _print_forecast(recipe: "Recipe", forecast: "Forecast", here: str, largest_batch: int) -> None:
