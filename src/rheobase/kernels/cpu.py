@@ -178,8 +178,7 @@ class _Soma:
         self.scale = weight.double() * self.gain
         shift = (bias.double() - self.scale * mean.double()).sum(0)
         self._scale, self._shift = (_per_channel(p.to(weight.dtype), xs[0]) for p in (self.scale, shift))
-        half = xs[0].dtype != weight.dtype
-        rest = (3 if self.through_spike is rectangle else 4) + half
+        rest = 3 if self.through_spike is rectangle else 4
         self.blocks = _blocks(xs[0], buffers=kept + rest)
         self._potentials, self.rest = self.buffer(kept), self.buffer(rest)
         self.rest[0] = self._shift
