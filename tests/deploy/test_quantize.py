@@ -152,6 +152,19 @@ def test_the_first_layer_has_16_bits():
     assert ((network.nodes["stem"].weight * unit - weight).abs() <= unit / ONE / 2 + 1e-12).all()
 
 
+def test_a_scale_of_the_image_has_16_bits_too():
+    nodes = {
+        "gain": Scale(torch.tensor([0.75, -0.5]), None),
+        "neurons": LIF(0.25, torch.full((2,), 0.5)),
+        "readout": torch.nn.Conv2d(2, 3, 7),
+    }
+    network = small(nodes, {"gain": [INPUT], "neurons": ["gain"], "readout": ["neurons"]})
+    integer = quantize(network, images(6, 2, 7), 4)
+    weight = torch.tensor([0.75, -0.5]).diag().view(2, 2, 1, 1) * integer.input_unit
+    unit = int8_unit([weight]).view(-1, 1, 1, 1)
+    assert ((integer.nodes["gain"].weight * unit - weight).abs() <= unit / ONE / 2 + 1e-12).all()
+
+
 def test_the_mean_current_of_a_layer_stays_what_it_was():
     """Also where another synapse than that with the error must make good for it."""
     torch.manual_seed(0)

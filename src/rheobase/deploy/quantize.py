@@ -65,7 +65,7 @@ def quantize(
     input_unit = _input_unit(images, largest_input)
     for name in first:  # a convolution reads spikes, or multiples of the input unit
         convolutions[name].weight.mul_(input_unit)
-    scales = {name for name in convolutions if isinstance(network.nodes[name], Scale)}
+    scales = {name for name in convolutions if isinstance(network.nodes[name], Scale)} - first
     wide = first | scales if bits == 8 else set(convolutions)
     sequence = images[None] if images.ndim == 4 else images
     device = next(exact.parameters()).device

@@ -56,6 +56,19 @@ def test_identity_shortcuts_are_scales_again_and_cost_as_little(tmp_path):
     assert fan_out(found.to("meta"), SHAPE) == fan_out(network.to("meta"), SHAPE)
 
 
+@pytest.mark.parametrize(("dense", "stride", "padding"), [(True, 1, 0), (False, 2, 0), (False, 1, 1)])
+def test_other_convolutions_of_one_pixel_stay_convolutions(tmp_path, dense, stride, padding):
+    conv = nn.Conv2d(3, 3, 1, stride, padding, dtype=torch.float64)
+    if not dense:
+        conv.weight.data = torch.eye(3, dtype=torch.float64).view(3, 3, 1, 1) * 0.3
+    network = Network({"conv": conv}, {"conv": [INPUT]}).eval()
+    rheobase_nir.write(network, tmp_path / "net.nir", (3, 7, 7))
+    found = rheobase_nir.load(tmp_path / "net.nir")
+    assert type(found.nodes["conv"]) is not Scale
+    x = images(4, 3, 7)
+    torch.testing.assert_close(found(x, timesteps=1), network(x, timesteps=1), rtol=0, atol=1e-12)
+
+
 def test_a_full_disk_is_reported_in_one_sentence_and_leaves_nothing(tmp_path):
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))

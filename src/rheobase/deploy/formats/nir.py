@@ -212,7 +212,7 @@ def _from_node(node: nirfile.Node, graph: nirfile.Graph) -> nn.Module:
         stride, padding = (tuple(values[key].tolist()) for key in ("stride", "padding"))
         weight, bias = _tensor(values["weight"]), _tensor(values["bias"])
         if stride == (1, 1) and padding == (0, 0) and _is_diagonal(weight):  # what `write` made of a Scale
-            return Scale(weight[:, :, 0, 0].diagonal().clone(), bias)
+            return Scale(weight[:, :, 0, 0].diagonal().clone(), bias if bias.any() else None)
         return convolution(weight, bias, stride, padding)
     if node.kind == "Affine":
         return linear(_tensor(values["weight"]), _tensor(values["bias"]))
