@@ -23,7 +23,7 @@ from rheobase.train.optimizers import make_optimizer
 from rheobase.train.progress import Reporter, process_seconds
 from rheobase.train.record import write_result
 from rheobase.train.runs import Run, load_data
-from rheobase.train.step import DTYPES, make_step
+from rheobase.train.step import DTYPES, for_device, make_step
 
 WARM, TIMED = 10, 100  # steps
 
@@ -40,7 +40,7 @@ class Clock(Reporter):
 
 def bare_step(run: Run, feed: Feed, steps: int) -> float:
     """Measure the seconds per optimiser step of the run's untrained network on one fixed batch."""
-    recipe, device = run.recipe, feed.device
+    recipe, device = for_device(run.recipe, feed.device), feed.device
     network = run.network().to(device, feed.dtype)
     torch.backends.cudnn.benchmark = True
     scaler = torch.amp.GradScaler(device.type, enabled=recipe.precision == "fp16")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from rheobase import cli, recipes
+from rheobase import cli, recipes, train
 from rheobase.data import load
 from rheobase.recipes import Recipe
 from rheobase.train import checkpoint, distributed, loop, muster
@@ -27,10 +27,11 @@ def command(rank: int, world: int, port: int, folder: Path, *words: str) -> None
     muster.SLOW = 0.5
     if "other-code" in words:
         muster.sources = lambda: {"src": "0" * 40}
+    train.step.has_bf16 = lambda: "no-bf16" not in words
     os.chdir(folder)
     messages = os.open(f"messages-{rank}", os.O_CREAT | os.O_WRONLY)
     os.dup2(messages, 2)
-    sys.argv = ["rheobase", "train", "demo", *SETTINGS, *(word for word in words if word != "other-code")]
+    sys.argv = ["rheobase", "train", "demo", *SETTINGS, *(word for word in words if word.startswith("--"))]
     cli.main()
 
 
@@ -73,6 +74,12 @@ def messages(folder: Path, first: list[str], second: list[str]) -> list[str]:
             "error: process 1 has other sources; install the same version of everything on all machines",
         ),
         (
+            ["--out=run", "--set=precision=bf16"],
+            ["--out=run", "--set=precision=bf16", "no-bf16"],
+            "error: process 1 computes in fp32 and the first process in bf16, because their hardware differs; add "
+            "--set precision=fp32",
+        ),
+        (
             ["--out=run"],
             ["--out=local"],
             "error: process 1: local is not the folder that the first process writes to; give one that all machines "
@@ -96,7 +103,7 @@ def messages(folder: Path, first: list[str], second: list[str]) -> list[str]:
             "use fewer processes or a larger batch_size",
         ),
     ],
-    ids=["recipe", "code", "folder", "standing", "data", "too few images"],
+    ids=["recipe", "code", "precision", "folder", "standing", "data", "too few images"],
 )
 def test_one_sentence_of_the_first_process(tmp_path: Path, first: list[str], second: list[str], message: str) -> None:
     if "--out=kept" in second:

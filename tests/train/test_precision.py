@@ -1,13 +1,17 @@
 """A recipe in bf16 is computed in another precision where the hardware cannot multiply in bf16."""
 
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 from rheobase import train
 from rheobase.tasks.evaluate import evaluate_run
-from rheobase.train import plan, step
+from rheobase.tasks.open import as_run
+from rheobase.train import loop, plan, step, trainer
 from rheobase.train.progress import Reporter
 from rheobase.train.runs import Run
 from rheobase.train.step import for_device
@@ -15,7 +19,7 @@ from tests.train.short_runs import StopAt, final, recipe
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-SLOW = "computes in fp32, because this CPU cannot multiply in bf16"
+SLOW = "computes in fp32, because bf16 would be slow on this CPU"
 BF16 = recipe("precision=bf16")
 
 
@@ -74,6 +78,37 @@ def test_a_run_that_continues_in_another_precision_says_so(tmp_path: Path, monke
     train.fit(None, out=tmp_path, resume=True, device="cpu", reporter=notes)
     assert notes.said == [SLOW, "started in bf16 and continues in fp32: other rounding"]
     assert len(Run(tmp_path).rows()) == BF16.epochs
+
+
+def test_a_run_may_continue_in_fp16(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(train.Interrupted):
+        train.fit(recipe("precision=fp32"), out=tmp_path, device="cpu", reporter=StopAt(7))
+    for module in (loop, trainer):
+        monkeypatch.setattr(module, "for_device", lambda own, device: replace(own, precision="fp16"))
+    run = train.fit(None, out=tmp_path, resume=True, device="cpu")
+    assert len(run.rows()) == BF16.epochs
+    assert run.trained().state["scaler"]
+
+
+def test_a_run_from_before_precisions_were_recorded_computed_in_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(step, "has_bf16", lambda: True)
+    with pytest.raises(train.Interrupted):
+        train.fit(BF16, out=tmp_path, device="cpu", reporter=StopAt(7))
+    environment = Run(tmp_path).read("environment.json")
+    del environment["precision"]
+    (tmp_path / "environment.json").write_text(json.dumps(environment))
+    monkeypatch.setattr(step, "has_bf16", lambda: False)
+    notes = Notes()
+    train.fit(None, out=tmp_path, resume=True, device="cpu", reporter=notes)
+    assert notes.said[1:] == ["started in bf16 and continues in fp32: other rounding"]
+
+
+def test_deployed_networks_run_in_fp16_on_an_old_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
+    assert as_run(BF16, nn.Identity(), torch.device("cuda")).precision == "fp16"
+    assert as_run(BF16, nn.Identity(), torch.device("cpu")).precision == "fp32"
 
 
 def test_plan_times_what_a_run_computes_and_predicts_a_gpu_in_bf16(fast: bool, monkeypatch: pytest.MonkeyPatch) -> None:

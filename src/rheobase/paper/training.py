@@ -24,6 +24,7 @@ from rheobase.recipes import Recipe
 from rheobase.report.charts import Chart
 from rheobase.tasks.gradients import GradientNorms, gradient_norms
 from rheobase.tasks.open import open_trained
+from rheobase.train.step import for_device
 
 PRECISION: dict[str, Literal["bf16"]] = {"cuda": "bf16"}
 V_TH = 0.5
@@ -182,6 +183,8 @@ def recipe_for(dataset: Dataset, device: torch.device) -> Recipe:
         loss="mean",
         precision=PRECISION.get(device.type, "fp32"),
     )
+    if for_device(recipe, device) != recipe:
+        recipe = replace(recipe, precision="fp32")
     return recipe if dataset.info.name == "digits" else replace(recipe, padding=4, flip=True)
 
 

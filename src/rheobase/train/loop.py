@@ -103,7 +103,8 @@ def fit(
             found = images() if team.leads else None
         with muster.together(team):
             found = found or images()
-        muster.refuse_others(team, recipe, parts, found.info.fingerprint)
+        computed = for_device(recipe, where)
+        muster.refuse_others(team, recipe, parts, found.info.fingerprint, computed.precision)
         with muster.together(team):
             feed = Feed(found, recipe, where, DTYPES.get(recipe.precision, torch.float32), team.rank, team.world)
             torch.manual_seed(generator(recipe.seed).initial_seed())
@@ -121,9 +122,9 @@ def fit(
                 if begins is not None:
                     shown.note(describe(options["start"], len(found.info.classes)))
             run = earlier or Run(out, **given)
-            if (computed := for_device(recipe, where)) != recipe:
+            if computed != recipe:
                 kind = "CPU" if where.type == "cpu" else "GPU"
-                shown.note(f"computes in {computed.precision}, because this {kind} cannot multiply in bf16")
+                shown.note(f"computes in {computed.precision}, because bf16 would be slow on this {kind}")
             try:
                 saved = _found(run, team)
                 with _as_it_began(run, team.world, where, shown) if resume else nullcontext():
@@ -182,8 +183,8 @@ def _as_it_began(run: Run, processes: int, device: torch.device, reporter: Repor
     now = torch.get_num_threads()
     then, number = began.get("processes", 1), began.get("record", {}).get("threads", now)
     precision = for_device(run.recipe, device).precision
-    if began.get("precision", precision) != precision:
-        reporter.note(f"started in {began['precision']} and continues in {precision}: other rounding")
+    if (before := began.get("precision", run.recipe.precision)) != precision:
+        reporter.note(f"started in {before} and continues in {precision}: other rounding")
     if processes != then:
         reporter.note(
             f"started with {then} and continues with {processes} processes: same batches and schedule, other rounding"

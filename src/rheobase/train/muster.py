@@ -53,20 +53,21 @@ class Wants:
 
     recipe: Recipe
     data: str
+    precision: str
     code: dict[str, str]
     torch: str
     node: str
 
 
-def refuse_others(team: Team, recipe: Recipe, parts: Parts, data: str) -> None:
-    """Raise a ValueError if the recipe, code or data of a process differ from those of the first.
+def refuse_others(team: Team, recipe: Recipe, parts: Parts, data: str, precision: str) -> None:
+    """Raise a ValueError if the recipe, code, data or precision of a process differ from those of the first.
 
-    `data` is a checksum.
+    `data` is a checksum, `precision` that of the computation.
     """
     if team.world == 1:
         return
     plugins = {setting: plugin.sha256 for setting, plugin in parts.origins().items()}
-    own = Wants(recipe, data, sources() | plugins, torch.__version__, platform.node())
+    own = Wants(recipe, data, precision, sources() | plugins, torch.__version__, platform.node())
     with together(team):
         for rank, other in enumerate(_gathered(team, own)):
             who = _who(rank, other.node)
@@ -81,6 +82,11 @@ def refuse_others(team: Team, recipe: Recipe, parts: Parts, data: str) -> None:
                 raise ValueError(f"{who} has {what}; install the same version of everything on all machines")
             if other.data != own.data:
                 raise ValueError(f"{who} has other data: labels or content differ; give all machines the same data")
+            if other.precision != own.precision:
+                raise ValueError(
+                    f"{who} computes in {other.precision} and the first process in {own.precision}, because their "
+                    "hardware differs; add --set precision=fp32"
+                )
 
 
 def refuse_blind(team: Team, folder: Path) -> None:

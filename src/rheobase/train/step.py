@@ -28,11 +28,11 @@ def for_device(recipe: Recipe, device: torch.device) -> Recipe:
     That is the recipe's own, but for bf16 where the hardware cannot multiply in it and would take many times as long: a
     CPU then computes in fp32, a GPU (before NVIDIA's Ampere) in fp16.
     """
-    if recipe.precision != "bf16":
-        return recipe
-    if device.type == "cpu":
-        return recipe if has_bf16() else replace(recipe, precision="fp32")
-    return recipe if torch.cuda.get_device_capability(device) >= (8, 0) else replace(recipe, precision="fp16")
+    if recipe.precision == "bf16" and device.type == "cpu" and not has_bf16():
+        return replace(recipe, precision="fp32")
+    if recipe.precision == "bf16" and device.type == "cuda" and torch.cuda.get_device_capability(device) < (8, 0):
+        return replace(recipe, precision="fp16")
+    return recipe
 
 
 def autocast(recipe: Recipe, device: torch.device) -> torch.autocast:
@@ -70,7 +70,7 @@ def make_step(
     classes: int | None = None,
     summed: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Step:
-    """Return a function that runs one optimiser step on a batch.
+    """Return a function that runs one optimiser step on a batch, in the precision of the recipe (see `for_device`).
 
     Its argument `share` is this process's fraction of the global batch; `summed` sums the gradients of all processes.
     If `classes` is given, the logits must have that many.

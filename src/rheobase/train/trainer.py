@@ -306,7 +306,8 @@ class Trainer:
             self.network.load_state_dict(optimizer_state.under("network.", training))
         kept = optimizer_state.under("optimizer.", training) | saved.state.get("optimizer", {})
         optimizer_state.restore(self.optimizer, self.network, kept)
-        self.scaler.load_state_dict(saved.state["scaler"])
+        if saved.state["scaler"]:  # empty if the run did not compute in fp16 before
+            self.scaler.load_state_dict(saved.state["scaler"])
         if self.best is not None:
             self.best.restore(saved)
 
