@@ -5,18 +5,18 @@
 The files are synthetic but have the usual size: the content of a picture does not change the speed. Every loader has
 one worker per core, and makes batches of pixels [N, 3, H, W], randomly cropped and on the device. Measured are the time
 to the first batch, and then, once all workers have started and all files were read: images per second, processor time
-per image, and the memory of the workers. The last two hardly depend on how many cores this machine has. Freed memory
-that every worker keeps (`train.heap`) saves torch's workers most of their page faults.
+per image, which hardly depends on the number of cores, and the memory of all workers. Freed memory that every worker
+keeps (`train.heap`) saves torch's workers most of their page faults.
 """
 
 import argparse
-import importlib.util
 import os
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -104,7 +104,11 @@ def loaders(folder: Path, size: int, batch: int, device: torch.device) -> dict[s
         "DataLoader with our decoder": lambda: torchs_epoch(files, batch, device, keeping=False),
         "the same, keeping freed memory": lambda: torchs_epoch(files, batch, device, keeping=True),
     }
-    if importlib.util.find_spec("torchvision"):
+    try:
+        import_module("torchvision")
+    except (ImportError, RuntimeError) as error:  # not installed, or made for another torch
+        print(f"torchvision left out: {error}")
+    else:
         found["torchvision"] = lambda: torchvisions_epoch(folder, size, batch, device)
     return found
 
@@ -188,8 +192,8 @@ def main() -> None:
             for name, start_loader in starts.items():
                 rounds[name].append(loading(start_loader, device, arguments.images))
                 print(f"{name}: {rounds[name][-1]}", flush=True)
-    content["loaders"] = {name: {key: median(r[key] for r in own) for key in own[0]} for name, own in rounds.items()}
-    write_result(arguments.out, content, device=device)
+            medians = {name: {key: median(r[key] for r in own) for key in own[0]} for name, own in rounds.items()}
+            write_result(arguments.out, content | {"loaders": medians}, device=device)
 
 
 if __name__ == "__main__":
