@@ -11,10 +11,21 @@ BLOCK = 1024
 
 
 @triton.jit
+def share_of(x, height, ACC: tl.constexpr):
+    """Divide as torch does, to the nearest number: where x lies between two levels, one rounding moves a whole level."""
+    x = x.to(ACC)
+    if ACC == tl.float32:
+        share = tl.math.div_rn(x, height)
+    else:
+        share = x / height
+    return share
+
+
+@triton.jit
 def forward_kernel(x, threshold, out, n, LEVELS: tl.constexpr, ACC: tl.constexpr, BLOCK: tl.constexpr):
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     height = tl.load(threshold).to(ACC)
-    share = tl.load(x + at, at < n, other=0).to(ACC) / height
+    share = share_of(tl.load(x + at, at < n, other=0), height, ACC)
     share = tl.minimum(tl.maximum(share, 0.0), 1.0)
     tl.store(out + at, tl.floor(share * LEVELS + 0.5) / LEVELS * height, at < n)
 
@@ -30,7 +41,7 @@ def backward_kernel(
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     for _ in range(tl.cdiv(n, stride)):
         g = tl.load(grad + at, at < n, other=0).to(ACC)
-        share = tl.load(x + at, at < n, other=0).to(ACC) / height
+        share = share_of(tl.load(x + at, at < n, other=0), height, ACC)
         inside = (share >= 0.0) & (share <= 1.0)
         rounded = tl.floor(tl.minimum(tl.maximum(share, 0.0), 1.0) * LEVELS + 0.5) / LEVELS
         tl.store(along_x + at, tl.where(inside, g, 0.0), at < n)
