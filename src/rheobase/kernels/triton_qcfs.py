@@ -12,7 +12,7 @@ BLOCK = 1024
 
 @triton.jit
 def share_of(x, height, ACC: tl.constexpr):
-    """Divide as torch does, to the nearest number: where x lies between two levels, one rounding moves a whole level."""
+    """Divide as torch does, to the nearest number: between two levels, one rounding moves a whole level."""
     x = x.to(ACC)
     if ACC == tl.float32:
         share = tl.math.div_rn(x, height)
