@@ -23,6 +23,7 @@ def test_a_command_can_run(command: Command) -> None:
     for part in command.shell.replace("}", ";").replace("&&", ";").split(";"):
         words = shlex.split(part)
         settings = [words[i + 1] for i, word in enumerate(words) if word == "--set"]
+        assert all((ROOT / words[i + 1]).is_file() for i, word in enumerate(words) if word == "--plugin")
         names = [word for word in words if word in recipes.RECIPES]
         assert len(names) == (1 if settings else len(names))
         for name in names:
