@@ -1,6 +1,8 @@
 """Parts on trial: their losses by hand, and that a trained network keeps nothing of them."""
 
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,12 +14,17 @@ from rheobase.models import resnet8
 from rheobase.train import fit
 from rheobase.train.losses import steps
 from rheobase.train.runs import load_network
-from tools import candidates
 
 RECIPE = recipes.get("demo").changed(["epochs=1", "batch_size=256", "timesteps=3"])
 
 
-def test_the_least_confident_timestep_learns_from_the_most_confident_one() -> None:
+@pytest.fixture
+def candidates() -> Any:
+    """The module. Imported here, its parts are on the shelves of no other test."""
+    return import_module("tools.candidates")
+
+
+def test_the_least_confident_timestep_learns_from_the_most_confident_one(candidates: Any) -> None:
     # [T = 3, N = 1, K = 2]; with temperature 2, the logits are 0 and d / 2
     logits = torch.tensor([[[0.0, 1.0]], [[0.0, 0.2]], [[0.0, -3.0]]], requires_grad=True)
     labels = torch.tensor([1])
@@ -35,14 +42,20 @@ def gradient(value: Tensor, of: Tensor) -> Tensor:
     return torch.autograd.grad(value, of, retain_graph=True)[0]
 
 
-def branched(num_classes: int, in_channels: int, image_size: int, **options: object) -> candidates.Branched:
-    trunk = resnet8(num_classes, in_channels, image_size, **options)
-    sides = {1: candidates.SideBranch(16, num_classes, 2), 2: candidates.SideBranch(32, num_classes, 1)}
-    return candidates.Branched(trunk, sides)
+@pytest.fixture
+def branched(candidates: Any) -> Any:
+    def build(num_classes: int, in_channels: int, image_size: int, **options: Any) -> Any:
+        trunk = resnet8(num_classes, in_channels, image_size, **options)
+        sides = {1: candidates.SideBranch(16, num_classes, 2), 2: candidates.SideBranch(32, num_classes, 1)}
+        return candidates.Branched(trunk, sides)
+
+    return build
 
 
 @pytest.mark.parametrize("memory", ["speed", "packed"])
-def test_side_branches_train_the_trunk_and_do_nothing_afterwards(memory: str, tmp_path: Path) -> None:
+def test_side_branches_train_the_trunk_and_do_nothing_afterwards(
+    candidates: Any, branched: Any, memory: str, tmp_path: Path
+) -> None:
     recipe = RECIPE.changed([f"memory={memory}"])
     run = fit(recipe, network=branched, loss=candidates.branching, out=tmp_path / "run", device="cpu")
     network = load_network(run).eval()
@@ -54,7 +67,7 @@ def test_side_branches_train_the_trunk_and_do_nothing_afterwards(memory: str, tm
     assert not torch.equal(load_network(plain).trunk.stem.weight, network.trunk.stem.weight)
 
 
-def test_side_branches_learn_from_labels_and_from_the_network() -> None:
+def test_side_branches_learn_from_labels_and_from_the_network(candidates: Any, branched: Any) -> None:
     torch.manual_seed(0)
     network, labels = branched(10, 1, 8), torch.tensor([3, 1, 4])
     logits = network(torch.rand(3, 1, 8, 8), timesteps=2)
