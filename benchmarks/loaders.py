@@ -115,23 +115,25 @@ def loaders(folder: Path, size: int, batch: int, device: torch.device) -> dict[s
 
 def loading(start_loader: Callable[[], Epoch], device: torch.device, least: int) -> dict[str, float]:
     """Measure the seconds until the first batch, including the start of the workers; then epochs after the first."""
-    before = set(_descendants())
+    others = set(_descendants())  # workers of the loader before may end meanwhile
     start = time.perf_counter()
     epoch, first = start_loader(), 0.0
     for _ in epoch():
         first = first or time.perf_counter() - start
     _wait(device)
-    start, busy, own, seen = time.perf_counter(), _processor_seconds(), _own_seconds(), 0
+    own_workers = set(_descendants()) - others
+    start, own, theirs, seen = time.perf_counter(), _own_seconds(), _processor_seconds(own_workers), 0
     while seen < least:
         seen += sum(len(images) for images in epoch())
     _wait(device)
-    seconds, busy, own = time.perf_counter() - start, _processor_seconds() - busy, _own_seconds() - own
+    seconds, own = time.perf_counter() - start, _own_seconds() - own
+    theirs = _processor_seconds(own_workers) - theirs
     return {
         "seconds_to_first_batch": first,
         "images_per_second": seen / seconds,
-        "processor_ms_per_image": 1e3 * busy / seen,
+        "processor_ms_per_image": 1e3 * (own + theirs) / seen,
         "of_the_main_process": 1e3 * own / seen,
-        "memory_of_workers_mib": sum(map(_memory, set(_descendants()) - before)) / 2**20,
+        "memory_of_workers_mib": sum(map(_memory, own_workers)) / 2**20,
     }
 
 
@@ -149,14 +151,13 @@ def _own_seconds() -> float:
     return sum(os.times()[:2])
 
 
-def _processor_seconds() -> float:
-    """Return the processor time that this process and its descendants have used."""
-    return _own_seconds() + sum(map(_processor_seconds_of, _descendants()))
-
-
-def _processor_seconds_of(process: int) -> float:
-    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / TICKS
+def _processor_seconds(processes: set[int]) -> float:
+    """Return the processor time that these processes have used."""
+    seconds = 0.0
+    for process in processes:
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+        seconds += (int(fields[11]) + int(fields[12])) / TICKS
+    return seconds
 
 
 def _memory(process: int) -> int:
