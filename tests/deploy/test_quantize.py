@@ -3,17 +3,20 @@ import pytest
 import torch
 from torch import nn
 
+from rheobase.analysis.fanout import fan_out
 from rheobase.deploy import nirfile
 from rheobase.deploy.agreement import agreement, record
 from rheobase.deploy.folding import fold
+from rheobase.deploy.formats import native
 from rheobase.deploy.formats import nir as rheobase_nir
+from rheobase.deploy.lower import diagonal
 from rheobase.deploy.network import INPUT, Network
 from rheobase.deploy.nodes import LIF, Scale
 from rheobase.deploy.pairs import FRACTION_BITS
 from rheobase.deploy.quantize import int8_unit, quantize
 from rheobase.deploy.simulate import simulate
 from rheobase.models.blocks import MSBlock, PooledBlock, SEWBlock
-from rheobase.nn import Conv2d, Soma
+from rheobase.nn import AvgPool2d, Conv2d, Soma, as_sequence
 from tests.deploy.networks import images, styled, tiny
 
 ONE = 2**FRACTION_BITS
@@ -53,6 +56,7 @@ def integer_network(network, x, timesteps):
 
 
 def integer_convolution(node, x, bits):
+    node = diagonal(node) if isinstance(node, Scale) else node
     weight = integer(node.weight * ONE)  # int8 weights, shifted to the accumulator; those of 16 bits as they are
     if bits == 8 and not torch.equal(node.weight, node.weight.round()):
         assert node.kernel_size == (1, 1) or node.in_channels == 2  # only identity scales and the first layer are wider
@@ -97,6 +101,31 @@ def test_so_are_those_of_other_residuals_and_neurons(block, reset, bits):
     found = agreement(record(exact, x, 4), result)
     assert found.layers["body_0_neurons" if block is MSBlock else "soma"] < 0.02
     assert max(found.layers.values()) < 0.25
+
+
+def test_a_synapse_of_pooled_and_other_spikes_is_quantised():
+    class Mixed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv1, self.soma1 = Conv2d(2, 6, 3, padding=1, bias=False), Soma(6)
+            self.pool = AvgPool2d(2)
+            self.conv2, self.soma2 = Conv2d(6, 6, 3, stride=2, padding=1, bias=False), Soma(6)
+            self.conv3, self.soma3 = Conv2d(6, 5, 3, padding=1, bias=False), Soma(5)
+            self.decode = nn.Linear(5, 4)
+
+        def forward(self, x, timesteps=None):
+            s = self.soma1(self.conv1(as_sequence(x, timesteps)))
+            s = self.pool(s) + self.soma2(self.conv2(s))
+            return self.decode(self.soma3(self.conv3(s)).mean((-2, -1)))
+
+    model = Mixed()
+    x = images(5, 2, 8, seed=5)
+    model.train()(x.float(), 3)
+    network = quantize(fold(model.double().eval()), x, 3)
+    assert {network.nodes[name].kernel_size for name in ("conv3", "conv3__1")} == {(6, 6), (3, 3)}
+    for i in range(5):
+        _, sums = integer_network(network, x[i], 3)
+        np.testing.assert_allclose(record(network, x[i : i + 1], 3).logits[-1, 0], sums / ONE * network.logit_unit)
 
 
 def test_a_stream_of_currents_has_one_unit():
@@ -245,6 +274,19 @@ def test_the_exported_file_holds_int8_and_runs_exactly(tmp_path, global_pool):
         for name, spikes in result.spikes.items():
             np.testing.assert_array_equal(spikes.reshape(4, -1), expected.spikes[name][:, i].numpy())
         np.testing.assert_allclose(result.logits, expected.logits[:, i].numpy(), rtol=1e-12)
+
+
+@pytest.mark.parametrize("bits", [8, 16])
+def test_every_format_costs_the_same_energy(tmp_path, bits):
+    network = quantize(fold(tiny()), images(6, 2, 7, seed=5), 4, bits=bits)
+    assert any(isinstance(node, Scale) for node in network.nodes.values())
+    native.write(network, tmp_path / "net.safetensors", (2, 7, 7))
+    rheobase_nir.write(network, tmp_path / "net.nir", (2, 7, 7))
+    found = [native.load(tmp_path / "net.safetensors"), rheobase_nir.load(tmp_path / "net.nir"), network]
+    costs = [fan_out(each.to("meta"), (2, 7, 7)) for each in found]
+    assert costs[0] == costs[1] == costs[2]
+    floating = fan_out(fold(tiny()).to("meta"), (2, 7, 7))
+    assert costs[0].additions["soma"] == floating.additions["soma"]  # a shortcut is a scale in all of them
 
 
 def test_it_tells_how_far_it_is():

@@ -57,6 +57,11 @@ def lower(network: Network, input_shape: Shape) -> Network:
     ).eval()
 
 
+def origin(name: str, network: Network) -> str:
+    """Return the node of `network` that the synapse `name` of the lowered network, or a part of that synapse, was."""
+    return name if name in network.nodes else name.rpartition("__")[0]
+
+
 def _joined(parts: list[Part]) -> list[Part]:
     """Join the parts that go through the same pools."""
     joined: list[Part] = []
@@ -85,6 +90,19 @@ def node_shapes(network: Network, input_shape: Shape) -> dict[str, Shape]:
 def diagonal(scale: Scale) -> nn.Conv2d:
     """Return the scale as a 1x1 convolution with a diagonal weight."""
     return convolution(torch.diag(scale.weight.detach())[:, :, None, None], _copy(scale.bias))
+
+
+def as_scale(conv: nn.Conv2d) -> Scale | None:
+    """Return a convolution as a scale if it scales every channel on its own, as one from `diagonal` does."""
+    plain = conv.kernel_size == conv.stride == (1, 1) and conv.padding == (0, 0) and conv.groups == 1
+    if not plain or conv.in_channels != conv.out_channels:
+        return None
+    square = conv.weight.detach()[:, :, 0, 0]
+    weight = square.diagonal()
+    if not torch.equal(square, weight.diag()):
+        return None
+    bias = conv.bias if conv.bias is not None and conv.bias.any() else None
+    return Scale(weight.clone(), _copy(bias))
 
 
 def _convolution(name: str, node: nn.Module, before: list[nn.Module], shape: Shape, *, with_bias: bool) -> nn.Conv2d:

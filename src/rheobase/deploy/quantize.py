@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from rheobase import functional
 from rheobase.deploy.calibration import Calibration
 from rheobase.deploy.convolution import convolution
-from rheobase.deploy.lower import lower
+from rheobase.deploy.lower import as_scale, lower, origin
 from rheobase.deploy.network import INPUT, Network
 from rheobase.deploy.nodes import LIF, Scale
 from rheobase.deploy.pairs import FRACTION_BITS, LARGEST_INPUT
@@ -65,7 +65,7 @@ def quantize(
     input_unit = _input_unit(images, largest_input)
     for name in first:  # a convolution reads spikes, or multiples of the input unit
         convolutions[name].weight.mul_(input_unit)
-    scales = {name for name in convolutions if isinstance(network.nodes[name], Scale)} - first
+    scales = {name for name in convolutions if isinstance(network.nodes[origin(name, network)], Scale)} - first
     wide = first | scales if bits == 8 else set(convolutions)
     sequence = images[None] if images.ndim == 4 else images
     device = next(exact.parameters()).device
@@ -93,6 +93,7 @@ def quantize(
         logit_unit = readout.weight.abs().max().item() / LARGEST or 1.0
         unit = readout.weight.new_full((len(readout.weight),), logit_unit)
         nodes |= _integers({last: readout}, unit, wide, calibration.inputs({last: readout}))
+    nodes |= {name: scale for name in scales if (scale := as_scale(nodes[name]))}
     ordered = {name: nodes[name] for name in exact.nodes}
     return Network(
         ordered,

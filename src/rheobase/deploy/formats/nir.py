@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from rheobase.deploy import nirfile
 from rheobase.deploy.convolution import convolution
-from rheobase.deploy.lower import Shape, diagonal, lower, node_shapes
+from rheobase.deploy.lower import Shape, as_scale, diagonal, lower, node_shapes
 from rheobase.deploy.network import INPUT, OUTPUT, Network
 from rheobase.deploy.nodes import LIF, Scale, linear
 from rheobase.deploy.pairs import LARGEST_INPUT
@@ -210,10 +210,8 @@ def _from_node(node: nirfile.Node, graph: nirfile.Graph) -> nn.Module:
     values = node.values
     if node.kind == "Conv2d":
         stride, padding = (tuple(values[key].tolist()) for key in ("stride", "padding"))
-        weight, bias = _tensor(values["weight"]), _tensor(values["bias"])
-        if stride == (1, 1) and padding == (0, 0) and _is_diagonal(weight):  # what `write` made of a Scale
-            return Scale(weight[:, :, 0, 0].diagonal().clone(), bias if bias.any() else None)
-        return convolution(weight, bias, stride, padding)
+        conv = convolution(_tensor(values["weight"]), _tensor(values["bias"]), stride, padding)
+        return as_scale(conv) or conv
     if node.kind == "Affine":
         return linear(_tensor(values["weight"]), _tensor(values["bias"]))
     if node.kind in ("AvgPool2d", "SumPool2d"):
@@ -246,15 +244,6 @@ def _lif(node: nirfile.Node, graph: nirfile.Graph) -> LIF:
         torch.from_numpy(v_th[:, 0].copy()),
         None if bits is None else int(bits),
     )
-
-
-def _is_diagonal(weight: Tensor) -> bool:
-    """Return whether a convolution with these weights scales every channel on its own."""
-    channels = len(weight)
-    if weight.shape != (channels, channels, 1, 1):
-        return False
-    square = weight[:, :, 0, 0]
-    return torch.equal(square, square.diagonal().diag())
 
 
 def _fits_int8(weight: np.ndarray) -> bool:
