@@ -171,7 +171,8 @@ def main() -> None:
     with group_of_one(device) as group:
         for recipe in map(case, options.cases):
             runs.append(measure(recipe, device, group, options.rounds, node))
-            write_result(out, {"node": asdict(node), "runs": runs}, device=device, seed=0)
+            to_come = len(options.cases) - len(runs)
+            write_result(out, {"node": asdict(node), "runs": runs}, to_come=to_come, device=device, seed=0)
             Console(stderr=True, style="dim").print(f"{recipe.name}, N = {recipe.batch_size}: done")
             torch.cuda.empty_cache()
     console = Console(width=None if sys.stdout.isatty() else 140)

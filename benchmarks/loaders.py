@@ -27,6 +27,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
 from benchmarks.imagenet import CORES, make_files
+from benchmarks.output import result_path
 from rheobase import train
 from rheobase.data import load, workers
 from rheobase.data.augment import COLUMNS
@@ -179,9 +180,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="every loader runs once per round; medians are written")
     parser.add_argument("--size", type=int, default=224)
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--out", type=Path, default=Path("results/loaders.json"))
+    parser.add_argument("--out", type=Path, help="JSON file; by default results/loaders-<device>.json")
     arguments = parser.parse_args()
     device = train.choose_device(arguments.device)
+    out = arguments.out or result_path("loaders", device)
     settings = {key: value for key, value in vars(arguments).items() if key not in ("out", "device")}
     content: dict[str, Any] = {"cores": CORES, "settings": settings}
     with tempfile.TemporaryDirectory() as place:
@@ -189,12 +191,12 @@ def main() -> None:
         make_files(folder, arguments.files)
         starts = loaders(folder, arguments.size, arguments.batch, device)
         rounds: dict[str, list[dict[str, float]]] = {name: [] for name in starts}
-        for _ in range(arguments.rounds):
+        for number in range(1, arguments.rounds + 1):
             for name, start_loader in starts.items():
                 rounds[name].append(loading(start_loader, device, arguments.images))
                 print(f"{name}: {rounds[name][-1]}", flush=True)
             medians = {name: {key: median(r[key] for r in own) for key in own[0]} for name, own in rounds.items()}
-            write_result(arguments.out, content | {"loaders": medians}, device=device)
+            write_result(out, content | {"loaders": medians}, to_come=arguments.rounds - number, device=device)
 
 
 if __name__ == "__main__":

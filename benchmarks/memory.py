@@ -74,7 +74,7 @@ def main() -> None:
     out = options.out or result_path("memory", device)
     rows = []
     table = Table("recipe", "memory", "measured GiB", "predicted GiB", "error %")
-    for name, batch in RUNS:
+    for done, (name, batch) in enumerate(RUNS, 1):
         for recipe in modes(replace(RECIPES[name](), batch_size=batch, precision="bf16")):
             with get_context("spawn").Pool(1) as pool:  # a new process for each, so that no memory is left over
                 row = pool.apply(measure, (recipe, batch))
@@ -87,7 +87,7 @@ def main() -> None:
                 f"{predicted / 2**30:.2f}",
                 f"{100 * (predicted / measured - 1):+.1f}",
             )
-            write_result(out, {"runs": rows}, device=device)
+        write_result(out, {"runs": rows}, to_come=len(RUNS) - done, device=device)
     Console(width=120).print(table)
 
 

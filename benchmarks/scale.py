@@ -203,7 +203,8 @@ def main() -> None:
         row = measure(recipe, world, options.threads, options.steps, whole.seconds)
         runs.append(row)
         print(f"{world} processes of {row['batch']} images: {_compared(row)}", flush=True)
-        write_result(out, {"setting": setting, "runs": runs, "groups_of_one": groups}, device=CPU, seed=recipe.seed)
+        content = {"setting": setting, "runs": runs, "groups_of_one": groups}
+        write_result(out, content, to_come=len(options.processes) - len(runs), device=CPU, seed=recipe.seed)
     print(f"written to {out}")
 
 

@@ -257,8 +257,10 @@ def main() -> None:
     runs: list[dict[str, Any]] = []
     for setting in settings:
         runs.append({})
+        to_come = len(settings) - len(runs)
         for runs[-1] in compare(chosen, setting, options.rounds, progress, before):
-            write_result(out, {**older, "runs": runs}, device=device, seed=0)
+            write_result(out, {**older, "runs": runs}, to_come=to_come + 1, device=device, seed=0)
+        write_result(out, {**older, "runs": runs}, to_come=to_come, device=device, seed=0)
     for run in runs if options.sweep is None else []:
         console.print(step_table(run))
     if options.sweep is not None:

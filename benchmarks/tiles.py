@@ -120,7 +120,7 @@ def main() -> None:
         parser.error("tiles need a GPU")
     rows, device = [], torch.device("cuda")
     out = arguments.out or result_path("tiles", device)
-    for network in arguments.networks:
+    for done, network in enumerate(arguments.networks, 1):
         batch, size = NETWORKS[network]
         calls = largest(Setting(arguments.timesteps, batch, "cuda", network, size, half=True))
         compile_all(calls)
@@ -132,7 +132,8 @@ def main() -> None:
             rows += found
             fastest = sorted(found, key=lambda row: row["us_per_image_timestep"])[:3]
             print(f"{network} {step}: in use {shown(found[0])}; fastest {', '.join(map(shown, fastest))}", flush=True)
-        write_result(out, {"timesteps": arguments.timesteps, "results": finite_or_null(rows)}, device=device)
+        content = {"timesteps": arguments.timesteps, "results": finite_or_null(rows)}
+        write_result(out, content, to_come=len(arguments.networks) - done, device=device)
 
 
 def shown(row: dict[str, Any]) -> str:

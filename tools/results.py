@@ -124,7 +124,8 @@ def kept(folder: Path) -> list[Kept]:
     for path in sorted(file.parent for file in folder.rglob("metrics.jsonl")):
         groups.setdefault(path.parent if path.name.startswith("seed-") else path, []).append(Run(path))
     for path, runs in groups.items():
-        if len({replace(run.recipe, seed=0) for run in runs}) > 1 or len({run.recipe.seed for run in runs}) < len(runs):
+        kinds = {(replace(run.recipe, seed=0), run.precision) for run in runs}
+        if len(kinds) > 1 or len({run.recipe.seed for run in runs}) < len(runs):
             raise ValueError(
                 f"{path} holds runs that do not differ in their seed alone; remove what the others replace, or keep it "
                 "in another folder"

@@ -47,6 +47,8 @@ def _compared(results: Path) -> Iterator[tuple[str, Step]]:
     for path, content, time in _measured(results, "step-*.json"):
         for run in content["runs"]:
             setting = run["setting"]
+            if not setting.get("half", True):  # older files do not say that they are in bf16
+                continue
             for name in OURS.keys() & run["results"].keys():
                 seconds = run["results"][name]["us_per_image_timestep"] * 1e-6 * setting["timesteps"] * setting["batch"]
                 where = {key: setting[key] for key in ("network", "image_size", "timesteps", "batch")}

@@ -30,17 +30,27 @@ for tile in pointwise.TILES:
 """
 
 
-@pytest.mark.parametrize("rows", [128 * 3, 128 * 5 + 49])
-def test_every_way_gives_the_same_results(triton_device: str, monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
+@pytest.mark.parametrize("side", [8, 5])  # 384 rows, which all tiles divide, and 150, which none does
+def test_every_way_gives_the_same_results(triton_device: str, monkeypatch: pytest.MonkeyPatch, side: int) -> None:
     from benchmarks import pointwise
 
     monkeypatch.setattr(pointwise, "seconds", lambda call, device: 2.0)
     monkeypatch.setattr(pointwise, "TILES", [pointwise.Tile(32, 64, 32, 4, 3), pointwise.Tile(128, 32, 16, 4, 3)])
     for way, expected in ((pointwise.forward, 2 + 2), (pointwise.backward, 2 + 1)):
-        shape = pointwise.Shape(inputs=32, outputs=64, side=rows // 128, beside_shortcut=True)
+        shape = pointwise.Shape(inputs=32, outputs=64, side=side, beside_shortcut=True)
         found = list(pointwise.compared(way(shape, 2, 3, triton_device, torch.float32), triton_device))
         assert len(found) == expected
         assert all(row["difference"] < 1e-5 and row["seconds"] == 2.0 for row in found), found
+
+
+def test_a_way_that_cannot_run_is_reported(triton_device: str) -> None:
+    from benchmarks import pointwise
+
+    def fail() -> None:
+        raise RuntimeError("out of shared memory")
+
+    (found,) = pointwise.compared(iter([("one kernel", fail)]), triton_device)
+    assert found == {"way": "one kernel", "failed": "out of shared memory"}
 
 
 def test_moments_are_exact_far_from_zero(triton_device: str) -> None:

@@ -89,14 +89,15 @@ def test_the_table_shows_every_setting_and_says_where_it_comes_from(here: Here) 
 def test_what_does_not_fit_is_marked_and_a_gpu_here_sets_the_pace(capsys: pytest.CaptureFixture[str]) -> None:
     recipe = recipes.get("cifar10_resnet19_t4")
     found = scale.forecast(recipe, expected("cifar10"), scale.cluster(2, 1), timed=0.1)
-    _print_forecast(recipe, found, "Some GPU", 200)
+    _print_forecast(recipe, found, "Some GPU", "fp16", 200)
     output = words(capsys.readouterr().out)
     assert output.startswith("Some GPU, predicted, without evaluation:")
     assert " 1 256* 100 ms 0 ms 2560 100 % " in output
     assert " 2 128 " in output
-    assert f"the step time of an NVIDIA H200 times {found.pace:.2f}, because the whole batch was timed here" in output
+    assert f"of an NVIDIA H200 times {found.pace:.2f}, because the whole batch was timed here, in fp16." in output
+    assert "differs" not in output
     assert "Batches marked * do not fit with memory=speed." in output
-    _print_forecast(recipe, found, "Some GPU", 256)
+    _print_forecast(recipe, found, "Some GPU", "fp16", 256)
     assert "*" not in capsys.readouterr().out
 
 

@@ -28,6 +28,7 @@ VARIANTS: list[tuple[int, int, torch.dtype, Constants, Any]] = [
     for branches in (1, 2)
     for dtype in (torch.bfloat16, torch.float32)
 ]
+VARIANTS += [(4, branches, torch.float16, PAPER, None) for branches in (1, 2)]  # for GPUs without bfloat16
 VARIANTS += [  # other neurons; the last two differ only in the learnt decay
     (4, 2, torch.bfloat16, PAPER._replace(surrogate="triangle", reset="soft"), None),
     (4, 1, torch.bfloat16, PAPER._replace(surrogate="sigmoid", reset_gradient=False), None),
@@ -37,10 +38,11 @@ VARIANTS += [  # other neurons; the last two differ only in the learnt decay
 ]
 BARE: list[tuple[int, torch.dtype, bool, int | None]] = [
     (4, torch.bfloat16, False, None),
+    (4, torch.float16, True, None),
     (40, torch.float32, True, None),
     (4, torch.float64, True, 6),
 ]
-QCFS: list[tuple[torch.dtype, int]] = [(torch.bfloat16, 4), (torch.float32, 8), (torch.float64, 1)]
+QCFS: list[tuple[torch.dtype, int]] = [(torch.bfloat16, 4), (torch.float16, 4), (torch.float32, 8), (torch.float64, 1)]
 
 
 class Compile:

@@ -16,6 +16,8 @@ from rheobase.kernels import processor
         ("AVX512", "vendor_id\t: AuthenticAMD\ncpu family\t: 25\nflags\t\t: avx512_bf16", False, True),
         ("AVX512", "vendor_id\t: AuthenticAMD\ncpu family\t: 26\nflags\t\t: avx512_bf16", True, True),
         ("AVX2", "vendor_id\t: AuthenticAMD\ncpu family\t: 26\nflags\t\t: avx512_bf16", False, False),
+        ("SVE256", "BogoMIPS\t: 2100.00\nFeatures\t: fp asimd sve i8mm bf16 dgh", False, True),
+        ("DEFAULT", "BogoMIPS\t: 2100.00\nFeatures\t: fp asimd", False, False),
         ("AVX512", None, True, False),
         ("DEFAULT", None, False, False),
     ],

@@ -23,12 +23,12 @@ def test_compiles_ahead_of_time(architecture: str, tmp_path: Path) -> None:
     run = subprocess.run([sys.executable, script, architecture], env=environment, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
     found = run.stdout.removeprefix("T=").split("\nT=")
-    *variants, last = found[:-6]
-    assert len(variants) == 16 + 4  # T in 1, 4, 6, 40; one and two branches; bfloat16 and float32; other neurons
+    *variants, last = found[:-8]
+    assert len(variants) == 16 + 2 + 4  # T in 1, 4, 6, 40, branches, bfloat16 and float32; float16; other neurons
     assert all("backward_kernel" in variant for variant in variants)
     assert "_kernel" not in last  # another value of a learnt decay needs no other kernels
-    assert all(bare.count("integrate_kernel") == 2 for bare in found[-6:-3])
-    assert all(qcfs.count(kernel) == 1 for qcfs in found[-3:] for kernel in ("forward_kernel", "backward_kernel"))
+    assert all(bare.count("integrate_kernel") == 2 for bare in found[-8:-4])
+    assert all(qcfs.count(kernel) == 1 for qcfs in found[-4:] for kernel in ("forward_kernel", "backward_kernel"))
 
 
 NEURONS: list[dict[str, Any]] = [

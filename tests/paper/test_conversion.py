@@ -105,6 +105,13 @@ def test_a_run_that_was_kept_without_weights_needs_none(relu: Run, tmp_path: Pat
         converted_part(kept, "rmp", tmp_path / PARTS, longest=2)
 
 
+@pytest.mark.parametrize("content", ["{", "[]", "{}", '{"points": [3]}', '{"points": [{"relu": 0.5}]}'])
+def test_a_damaged_measurement_is_named(relu: Run, tmp_path: Path, content: str) -> None:
+    (tmp_path / f"{relu.folder.name}-rmp.json").write_text(content)
+    with pytest.raises(ValueError, match=r"-rmp\.json is damaged .*; remove it to measure again"):
+        converted_part(relu, "rmp", tmp_path, longest=2)
+
+
 def test_a_measurement_that_was_stopped_goes_on(relu: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Networks that are calibrated for one number of steps are kept one by one."""
     made_for, original = [], conversion.convert_run

@@ -66,11 +66,15 @@ def test_runs_that_are_not_as_far_are_a_row_of_their_own(tmp_path: Path) -> None
     assert (rows[2].seconds, rows[2].firing_rate, rows[2].joule) == (None, None, None)
 
 
-@pytest.mark.parametrize("what", ["device", "data_content"])
+@pytest.mark.parametrize("what", ["device", "data_content", "precision"])
 def test_runs_on_other_devices_or_data_are_not_averaged(tmp_path: Path, what: str) -> None:
     for seed in (0, 1):
         made(tmp_path / str(seed), f"seed={seed}", accuracies=[0.5])
-    name, key = {"device": ("environment.json", "device"), "data_content": ("data.json", "fingerprint")}[what]
+    name, key = {
+        "device": ("environment.json", "device"),
+        "data_content": ("data.json", "fingerprint"),
+        "precision": ("environment.json", "precision"),
+    }[what]
     content = json.loads((tmp_path / "1" / name).read_text())
     (content["record"] if what == "device" else content)[key] = "another"
     (tmp_path / "1" / name).write_text(json.dumps(content))

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from PIL import Image
 
 from rheobase import recipes, train
 from rheobase.deploy.formats import native
@@ -15,6 +14,8 @@ from rheobase.tasks.open import folded
 from rheobase.tasks.predict import Classifier
 from rheobase.tasks.verify import verify
 from rheobase.train.runs import Run
+
+Image = pytest.importorskip("PIL.Image", reason="making images needs pillow")
 
 
 def test_places_are_paths_or_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,3 +53,13 @@ def test_nothing_is_made_of_half_trained_networks() -> None:
             check = f"grep -q '\"epoch\": {runs[run].epochs},' {run}/metrics.jsonl && "
             assert command.shell.startswith(check), command.name
     assert used > 5
+
+
+def test_what_a_command_starts_from_is_made_or_looked_for_before() -> None:
+    found = 0
+    for command in PLAN:
+        for path in re.findall(r"--from (\$RUNS/\S+)", command.shell):
+            found += 1
+            before = command.shell.partition("--from")[0]
+            assert f"test -f {path} && " in before or "rheobase convert" in before, command.name
+    assert found == 2

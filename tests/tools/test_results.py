@@ -78,6 +78,16 @@ def test_several_seeds_are_one_row(tmp_path: Path) -> None:
     assert other == [[f"{words} (2 seeds)", "2", "35.00 ± 7.07 (0.087)", "55.00 ± 7.07 (0.138)"]]
 
 
+def test_runs_of_one_row_computed_in_the_same_precision(tmp_path: Path) -> None:
+    own = recipes.get("cifar10_resnet19_t2")
+    for seed, precision in enumerate(("bf16", "fp32")):
+        write_kept(tmp_path / "t2" / f"seed-{seed}", own.changed([f"seed={seed}"]), 0.5)
+        environment = Run(tmp_path / "t2" / f"seed-{seed}").environment | {"precision": precision}
+        (tmp_path / "t2" / f"seed-{seed}" / "environment.json").write_text(json.dumps(environment))
+    with pytest.raises(ValueError, match="t2 holds runs that do not differ in their seed alone"):
+        kept(tmp_path)
+
+
 @pytest.mark.parametrize("settings", [["loss=steps", "seed=1"], []], ids=["other settings", "the same seed"])
 def test_runs_of_one_row_differ_in_their_seed_alone(tmp_path: Path, settings: list[str]) -> None:
     own = recipes.get("cifar10_resnet19_t2")

@@ -34,8 +34,8 @@ def test_every_step_has_its_source() -> None:
     assert len(set(keys)) == len(keys)
 
 
-def result(folder: Path, name: str, us: float, time: str, device: str = DEVICE) -> None:
-    setting = {"timesteps": 4, "batch": 32, "network": "resnet19", "image_size": 32, "device": "cuda", "exact": False}
+def result(folder: Path, name: str, us: float, time: str, device: str = DEVICE, half: bool = True) -> None:
+    setting = {"timesteps": 4, "batch": 32, "network": "resnet19", "image_size": 32, "device": "cuda", "half": half}
     contenders = ("rheobase-speed", "before-rheobase-speed", "rheobase-atan", "spikingjelly")
     results = {who: {"us_per_image_timestep": us + 10 * i} for i, who in enumerate(contenders)}
     write_result(folder / name, {"runs": [{"setting": setting, "results": results}]})
@@ -49,6 +49,7 @@ def test_the_newest_of_ours_on_that_gpu_counts(tmp_path: Path) -> None:
     result(tmp_path, "step-a.json", 20.0, "2026-01-03T00:00:00+00:00")
     result(tmp_path, "step-c.json", 10.0, "2026-01-01T00:00:00+00:00")
     result(tmp_path, "step-d.json", 40.0, "2026-01-04T00:00:00+00:00", device="another GPU")
+    result(tmp_path, "step-e.json", 90.0, "2026-01-05T00:00:00+00:00", half=False)
     (found,) = steps(tmp_path)
     assert (found.source, found.batch, found.memory) == ("step-a.json", 32, "speed")
     assert found.seconds == pytest.approx(20e-6 * 4 * 32)

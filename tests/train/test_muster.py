@@ -76,8 +76,8 @@ def messages(folder: Path, first: list[str], second: list[str]) -> list[str]:
         (
             ["--out=run", "--set=precision=bf16"],
             ["--out=run", "--set=precision=bf16", "no-bf16"],
-            "error: process 1 computes in fp32 and the first process in bf16, because their hardware differs; add "
-            "--set precision=fp32",
+            "error: process 1 computes in fp32 and the first process in bf16, because their hardware differs; use "
+            "machines of one kind, or start a run with --set precision=fp32",
         ),
         (
             ["--out=run"],

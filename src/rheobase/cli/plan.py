@@ -81,6 +81,7 @@ def plan(
         for variant in plan.modes(chosen)
     ]
     where = choose_device(device)
+    computed = for_device(chosen, where)
     timed = where.type == "cuda" or not grouped  # a CPU would take minutes and say nothing about many GPUs
     waiting = Waiting()
     waiting.begin()
@@ -99,6 +100,8 @@ def plan(
                 "modes": modes,
                 "device": device_name(where),
                 "seconds": None if times is None else asdict(times),
+                "precision": computed.precision,
+                "busy": bool(busy),
                 "scale": asdict(forecast),
             }
         )
@@ -111,9 +114,9 @@ def plan(
     console.print(f"{plan.RESERVED_GIB:g} GiB is reserved for CUDA itself.")
     if timed:
         images = min(chosen.batch_size, info.images or chosen.batch_size)  # a small set is one batch
-        console.print(f"{device_name(where)}{_timed(for_device(chosen, where), times, images)}{busy}")
+        console.print(f"{device_name(where)}{_timed(computed, times, images)}{busy}")
     (largest,) = (mode["largest_batch"] for mode in modes if mode["memory"] == chosen.memory)
-    _print_forecast(chosen, forecast, device_name(where), largest)
+    _print_forecast(chosen, forecast, device_name(where), computed.precision, largest)
 
 
 def _times(recipe: "Recipe", info: "DataInfo", device: "torch.device") -> "Times | None":
@@ -141,8 +144,11 @@ def _timed(recipe: "Recipe", found: "Times | None", images: int) -> str:
     return f", measured in {recipe.precision}: about {', '.join(parts)}"
 
 
-def _print_forecast(recipe: "Recipe", forecast: "Forecast", here: str, largest_batch: int) -> None:
-    """Print the forecast. `here` names the GPU it was scaled to, if any. Mark batches above `largest_batch`."""
+def _print_forecast(recipe: "Recipe", forecast: "Forecast", here: str, precision: str, largest_batch: int) -> None:
+    """Print the forecast. Mark batches above `largest_batch`.
+
+    If a step was timed on the GPU `here`, in this precision, the forecast is scaled to it.
+    """
     from rheobase.train.plan import duration
 
     rows = table("GPUs", "images each", "step", "waiting", "images/s", "efficiency", "all epochs", "step is")
@@ -164,9 +170,9 @@ def _print_forecast(recipe: "Recipe", forecast: "Forecast", here: str, largest_b
     if forecast.pace is not None:
         sentences.append(
             f"It is the step time of an {forecast.device} times {forecast.pace:.2f}, "
-            "because the whole batch was timed here."
+            f"because the whole batch was timed here, in {precision}."
         )
-    if forecast.precision != recipe.precision:
+    elif forecast.precision != recipe.precision:
         sentences.append(f"The time with {recipe.precision} differs.")
     if any(p.batch > largest_batch for p in forecast.predictions):
         sentences.append(f"Batches marked * do not fit with memory={recipe.memory}.")

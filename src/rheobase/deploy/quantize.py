@@ -93,7 +93,10 @@ def quantize(
         logit_unit = readout.weight.abs().max().item() / LARGEST or 1.0
         unit = readout.weight.new_full((len(readout.weight),), logit_unit)
         nodes |= _integers({last: readout}, unit, wide, calibration.inputs({last: readout}))
-    nodes |= {name: scale for name in scales if (scale := as_scale(nodes[name]))}
+    for name in scales:
+        conv = nodes[name]
+        assert isinstance(conv, nn.Conv2d)
+        nodes[name] = as_scale(conv) or conv
     ordered = {name: nodes[name] for name in exact.nodes}
     return Network(
         ordered,

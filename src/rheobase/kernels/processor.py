@@ -15,7 +15,9 @@ def multiplies_512_bits() -> bool:
 
 def has_bf16() -> bool:
     """Return whether the CPU has instructions for bf16. Without them, torch takes many times as long as in float32."""
-    return get_cpu_capability() == "AVX512" and "avx512_bf16" in _first_core().get("flags", "").split()
+    core = _first_core()
+    on_arm = "bf16" in core.get("Features", "").split()
+    return on_arm or (get_cpu_capability() == "AVX512" and "avx512_bf16" in core.get("flags", "").split())
 
 
 def _first_core() -> dict[str, str]:

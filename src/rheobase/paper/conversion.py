@@ -212,7 +212,9 @@ def converted_part(
     for found in bench.one_by_one(missing) if way.anew else [bench.all_at_once(longest)]:
         points = sorted([*points, *found] if way.anew else found, key=lambda p: p["timesteps"])
         kept = {**about, "points": points, "seconds": seconds + time.monotonic() - began}
-        write_result(path, finite_or_null(kept), device=device, seed=0, data=bench.dataset.info.fingerprint)
+        to_come = len(set(missing).difference(point["timesteps"] for point in points))
+        content = bench.dataset.info.fingerprint
+        write_result(path, finite_or_null(kept), to_come=to_come, device=device, seed=0, data=content)
     return kept
 
 
@@ -222,13 +224,14 @@ def _kept(path: Path, asked: dict[str, Any], run: Run, relu: float) -> dict[str,
         return {}
     try:
         kept: dict[str, Any] = json.loads(path.read_text())
-    except ValueError as error:
+        relus = [point["relu"] for point in kept["points"] if point["timesteps"]]
+    except (ValueError, TypeError, KeyError) as error:
         raise ValueError(f"{path} is damaged ({error}); remove it to measure again") from None
     if kept.get("asked") != asked:
         return {}
     if checkpoint.newest_step(run.checkpoints) > 0:
         return kept if kept.get("sha256") == run.trained().sha256() else {}
-    if any(point["relu"] != relu for point in kept["points"][:1]):  # the first one is of all test images
+    if relus and relus[0] != relu:  # the first one is of all test images
         raise ValueError(
             f"{path} was measured on other weights than those of {run.folder}, which were not kept; remove it, or "
             "measure again with the run itself"

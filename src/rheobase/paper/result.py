@@ -32,12 +32,7 @@ class Result:
     def save(self, folder: Path) -> Path:
         """Save the result as JSON in `folder` and return the path."""
         path = folder / f"{self.name}.json"
-        content: dict[str, Any] = {
-            "title": self.title,
-            "source": self.source,
-            "comparison": self.comparison,
-            "data": self.data,
-        }
-        content |= {"to_come": self.to_come} if self.to_come else {}
-        write_result(path, finite_or_null(content), device=self.device, seed=0)  # null means not estimated
+        content = {"title": self.title, "source": self.source, "comparison": self.comparison, "data": self.data}
+        content = finite_or_null(content)  # null means not estimated
+        write_result(path, content, to_come=self.to_come, device=self.device, seed=0)
         return path

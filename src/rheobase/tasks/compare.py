@@ -145,13 +145,13 @@ def _below(folder: Path) -> Iterable[Run]:
 def _common(run: Run) -> dict[str, Any]:
     """Return what two runs must share to be in one row."""
     settings = {key: value for key, value in asdict(run.recipe).items() if key != "seed"}
-    recorded = run.read("environment.json") if (run.folder / "environment.json").exists() else {}
-    recorded = recorded.get("record", recorded)  # earlier versions wrote it without this key
+    recorded = run.environment.get("record", run.environment)  # earlier versions wrote it without this key
     if not isinstance(recorded, dict) or not isinstance(recorded.get("device", ""), str):
         raise ValueError(f"{run.folder / 'environment.json'} does not name the device of the run; restore it")
     return {
         "recipe": settings.pop("name"),
         **settings,
+        "precision": run.precision,
         "start": "random weights" if run.start is None else f"{run.start['from']} ({run.start['sha256'][:8]})",
         "device": recorded.get("device") or NOT_KNOWN,
         "data_content": run.data.fingerprint[:8] or NOT_KNOWN,

@@ -179,12 +179,11 @@ def _chosen(recipe: Recipe | None, earlier: Run | None, given: dict[str, Part | 
 @contextmanager
 def _as_it_began(run: Run, processes: int, device: torch.device, reporter: Reporter) -> Iterator[None]:
     """On a CPU, use as many threads as the run started with, so that every bit is the same. Report what differs."""
-    began = run.read("environment.json") if (run.folder / "environment.json").exists() else {}
-    now = torch.get_num_threads()
+    began, now = run.environment, torch.get_num_threads()
     then, number = began.get("processes", 1), began.get("record", {}).get("threads", now)
     precision = for_device(run.recipe, device).precision
-    if (before := began.get("precision", run.recipe.precision)) != precision:
-        reporter.note(f"started in {before} and continues in {precision}: other rounding")
+    if run.precision != precision:
+        reporter.note(f"started in {run.precision} and continues in {precision}: other rounding")
     if processes != then:
         reporter.note(
             f"started with {then} and continues with {processes} processes: same batches and schedule, other rounding"

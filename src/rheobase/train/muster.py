@@ -85,7 +85,7 @@ def refuse_others(team: Team, recipe: Recipe, parts: Parts, data: str, precision
             if other.precision != own.precision:
                 raise ValueError(
                     f"{who} computes in {other.precision} and the first process in {own.precision}, because their "
-                    "hardware differs; add --set precision=fp32"
+                    "hardware differs; use machines of one kind, or start a run with --set precision=fp32"
                 )
 
 

@@ -47,10 +47,14 @@ def record(
     }
 
 
-def write_result(path: Path, content: Mapping[str, Any], **how: Any) -> None:
-    """Write `content` to the JSON file `path`, together with `record(**how)`."""
+def write_result(path: Path, content: Mapping[str, Any], *, to_come: int = 0, **how: Any) -> None:
+    """Write `content` to the JSON file `path`, together with `record(**how)`.
+
+    `to_come` is the number of parts that are still being measured. A file that says so is unfinished.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_json(path, {"record": record(**how), **content})
+    unfinished = {"to_come": to_come} if to_come else {}
+    write_json(path, {"record": record(**how), **content, **unfinished})
 
 
 def device_name(device: torch.device) -> str:

@@ -83,7 +83,7 @@ class Run:
             folder = folder or own_folder(recipe.name)
             folder.mkdir(parents=True, exist_ok=True)
             (folder / BEGINNING).touch()
-            how = {"device": device, "seed": recipe.seed, "data": info.fingerprint}
+            how: dict[str, Any] = {"device": device, "seed": recipe.seed, "data": info.fingerprint}
             computing = {"processes": processes, "precision": for_device(recipe, device).precision}
             write_result(folder / "environment.json", computing, **how)
             write_json(folder / "data.json", info.as_dict())
@@ -110,6 +110,16 @@ class Run:
     def data(self) -> DataInfo:
         """The record of the data that the run was trained on."""
         return DataInfo.of(self.read("data.json"), self.folder / "data.json")
+
+    @property
+    def environment(self) -> Row:
+        """How the run was made; empty if that was not recorded."""
+        return self.read("environment.json") if (self.folder / "environment.json").exists() else {}
+
+    @property
+    def precision(self) -> str:
+        """The precision in which the run computed when it began (see `step.for_device`)."""
+        return str(self.environment.get("precision", self.recipe.precision))
 
     @property
     def start(self) -> Row | None:
