@@ -39,7 +39,7 @@ RECORDINGS = {
     "Tesoura.aedat": "scissors",
 }
 CONVERSIONS = "convert/table1"
-STEPS = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)  # columns for converted networks
+STEPS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)  # columns for converted networks
 NORMALISATIONS = {
     "tdBN": "neurons/paper",
     "none": "normalisation/none",
@@ -129,11 +129,12 @@ def neurons() -> str:
 def group() -> str:
     """The captured step of a group of one, and what its collectives would add on a node."""
     content = read("group-nvidia-h200")
-    gpus, rows = content["node"]["gpus"], []
+    gpus, rows, waits = content["node"]["gpus"], [], 0
     for run in content["runs"]:
         setting, alone = run["setting"], run["results"]["alone"]
         for name in ("joined", "local"):
             found = run["results"][name]
+            waits += found["host_synchronisations"]
             rows.append(
                 (
                     _network(setting["network"]),
@@ -142,15 +143,14 @@ def group() -> str:
                     f"{1e3 * alone['seconds']:.2f}",
                     f"{1e3 * found['seconds']:.2f}",
                     f"{found['ratio']:.3f}",
-                    str(found["host_synchronisations"]),
                     f"{found['collectives']}, {found['bytes'] / 1e6:.1f} MB",
                     f"{1e3 * found['seconds_of_collectives_on_node']:.2f}",
                     f"{found['ratio_on_node']:.3f}",
                 )
             )
-    measured = ("network", "images", "statistics", "one process, ms", "group of one, ms", "ratio", "waits for the host")
-    computed = ("collectives", f"computed for {gpus} GPUs: collectives, ms", "computed ratio")
-    return table((*measured, *computed), rows)
+    measured = ("network", "images", "statistics", "one process, ms", "group of one, ms", "ratio", "collectives")
+    computed = (f"on {gpus} GPUs: collectives, ms", "ratio")
+    return f"{table((*measured, *computed), rows)}\n\nHost synchronisations in all these steps: {waits}."
 
 
 def scale() -> str:
@@ -180,7 +180,7 @@ def checkpoints() -> str:
         cells = (f"{1e3 * seconds:.1f}" for seconds in times)
         size = f"{found['checkpoint_bytes'] / 1e6:.0f}"
         rows.append((_network(name), str(found["batch"]), size, *cells, f"{written:.2f}"))
-    stops = ("stop, ms", "longest", "all until written, ms", "longest")
+    stops = ("stop, ms", "longest stop", "total delay, ms", "longest delay")
     return table(("network", "images", "MB", "step, ms", *stops, "written after, s"), rows)
 
 
@@ -198,18 +198,21 @@ def conversions() -> str:
     if not (ROOT / "results" / f"{CONVERSIONS}.json").exists():
         return "This has not been measured on CIFAR-10 yet."
     content, rows = read(CONVERSIONS), []
+    known = {point["timesteps"] for found in content["data"]["rows"] for point in found["points"]}
+    columns = [t for t in STEPS if t in known]
     for found in content["data"]["rows"]:
         points = {point["timesteps"]: point for point in found["points"]}
         most = max(point.get("images", 0) for point in points.values())
-        cells = [_share(points.get(t), most) for t in STEPS]
+        cells = [_share(points.get(t), most) for t in columns]
         own = points.get(found["near"] or found["timesteps"])  # where it is used
         energy = f"{1e3 * own['joule']:.3g}" if own and own["joule"] is not None else ""
         relu = next((f"{point['relu']:.2f}" for point in points.values() if "relu" in point), "")
         near = str(found["near"] or ("none" if relu else ""))
-        rows.append((found["label"], relu, *cells, near, energy))
-    names = ("network", "its ReLU network, %", *(f"T = {t}" for t in STEPS), "near it at T", "mJ there, or as trained")
+        rows.append((found["label"], relu, near, energy, *cells))
+    names = ("network", "ReLU, %", "T within 0.5 points", "mJ", *(f"T = {t}" for t in columns))
+    legend = ["\\* on every tenth image"] if any("*" in cell for row in rows for cell in row) else []
     verdict = [sentence for sentence in content["comparison"] if sentence.startswith("Direct training")]
-    return "\n\n".join([table(names, rows), *verdict])
+    return "\n\n".join([table(names, rows), *legend, *verdict])
 
 
 def _share(point: Mapping[str, Any] | None, most: int) -> str:

@@ -11,18 +11,10 @@ from statistics import mean
 from typing import Any, NamedTuple
 
 from rheobase.files import atomic_write
-from tools.results import ROOT, TARGET, Kept, facts, kept
+from tools.results import CONTENDERS, ROOT, TARGET, Kept, facts, kept
 
 DEVICE = "nvidia-h200"
-STEP = {  # by the names of benchmarks.step, in the order of the bars
-    "floor": "convolutions and linear layers alone",
-    "rheobase-speed": "Rheobase",
-    "relu-graph": "ReLU network, CUDA graph",
-    "relu-compiled": "ReLU network, torch.compile",
-    "spikingjelly-compiled": "SpikingJelly, torch.compile",
-    "spikingjelly": "SpikingJelly",
-    "snntorch": "snnTorch",
-}
+STEP = ("floor", "rheobase-speed", "relu-graph", "relu-compiled", "spikingjelly-compiled", "spikingjelly", "snntorch")
 CAPTURED = ", CUDA graph"
 INFERENCE = {  # by the names of benchmarks.inference
     "as trained": "Rheobase, as trained",
@@ -65,7 +57,8 @@ def steps(results: Path) -> list[Group]:
     for content in (json.loads(path.read_text()) for path in paths if path.exists()):
         (run,) = content["runs"]
         setting, found = run["setting"], run["results"]
-        bars = [(label, found[name]["us_per_image_timestep"]) for name, label in STEP.items() if name in found]
+        bars = [(CONTENDERS[name], found[name]["us_per_image_timestep"]) for name in STEP if name in found]
+        bars.sort(key=lambda bar: bar[1])
         title = f"Training step of {_title(setting['network'])}, T = {setting['timesteps']}, N = {setting['batch']}"
         title += f", bf16, one {facts(content)['device']}: µs per image and timestep"
         groups.append(Group(title, "µs", bars))

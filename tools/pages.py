@@ -22,6 +22,8 @@ PAGES = {
     "SECURITY.md": "security.md",
 }
 FILES = ("LICENSE", "CITATION.cff")
+_CELL, _CODE = re.compile(r"<td\b.*?</td>", re.DOTALL), re.compile(r"(?<=<code>)[^<]*")
+_BREAK = re.compile(r"([/_.]|::)(?=\w)")
 _LINK = re.compile(r"(\]\()([^)#\s]+)(#[^)\s]*)?(\))")
 
 
@@ -59,6 +61,11 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         part if is_code else _LINK.sub(lambda link: _relinked(link, here, page.file.src_uri), part)
         for part, is_code in parts(markdown)
     )
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Let long names in tables break after a slash, colon, point or underscore."""
+    return _CELL.sub(lambda cell: _CODE.sub(lambda code: _BREAK.sub(r"\1<wbr>", code[0]), cell[0]), html)
 
 
 def parts(markdown: str) -> Iterator[tuple[str, bool]]:

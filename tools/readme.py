@@ -8,7 +8,7 @@ from pathlib import Path
 from rheobase.recipes import Recipe
 from rheobase.recipes.settings import as_text, differences
 from tools.documents import rewritten, table
-from tools.results import PAPER, ROOT, SETS, TARGET, Kept, kept
+from tools.results import PAPER, ROOT, SETS, TARGET, Kept, kept, precisions
 
 OURS = "cifar10_resnet19_t{}"
 LITERAL = OURS + "_paper"  # follows the paper's own schedule
@@ -61,7 +61,8 @@ def _introduction(runs: list[Kept]) -> str:
     devices = " and ".join(sorted({group.device for group in runs}))
     alone = all(len(group.runs) == 1 for group in runs)
     seeds = "one run each" if alone else "mean and standard deviation where there are several seeds"
-    return f"ResNet-19 on CIFAR-10 with T timesteps, one {devices}: test accuracy after the last epoch, {seeds}."
+    tested = f"test accuracy after the last epoch in {precisions(runs)}, {seeds}"
+    return f"ResNet-19 on CIFAR-10 with T timesteps, one {devices}: {tested}."
 
 
 def _differences(ours: Recipe, literal: Recipe) -> str:

@@ -31,7 +31,7 @@ PYTHON: dict[str, tuple[str, ...]] = {
     "models": ("models",),
     "plugins": ("plugins",),
     "data": ("data", "data.events", "data.files", "data.decoding"),
-    "training": ("recipes", "train", "train.runs"),
+    "training": ("recipes", "train", "train.runs", "train.casting"),
     "deploy": (
         "deploy", "deploy.quantize", "deploy.formats", "deploy.formats.native", "deploy.formats.nir",
         "deploy.formats.onnx", "deploy.nirfile", "deploy.simulate", "deploy.agreement", "deploy.importers",
@@ -42,6 +42,7 @@ PYTHON: dict[str, tuple[str, ...]] = {
         "analysis.sizes", "analysis.activity", "analysis.operations", "analysis.isometry", "analysis.distributions",
     ),
     "kernels": ("kernels",),
+    "cli": ("cli",),
 }  # fmt: skip
 
 

@@ -5,6 +5,7 @@ for several T, which is compared with the networks in t1, t2 and so on. Tables w
 """
 
 import json
+import shlex
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -22,6 +23,21 @@ UNSAID = {"name", "timesteps", "seed", "evaluate_every", "memory"}  # settings t
 SEVERAL = ("1", "2", "4", "6")  # T of a network that is meant for several
 COMPARED = ("torch", "triton", "spikingjelly", "snntorch")  # packages whose versions matter for a training step
 PAPER = PUBLISHED["table1"]  # accuracies in percent, by data, network and T
+CONTENDERS = {  # of benchmarks.step, in words
+    "floor": "convolutions and linear layers alone",
+    "rheobase-speed": "Rheobase",
+    "rheobase-packed": "Rheobase, `memory=packed`",
+    "rheobase-recompute": "Rheobase, `memory=recompute`",
+    "loop": "the equations in PyTorch, a loop over time",
+    "loop-compiled": "the same, torch.compile",
+    "relu": "ReLU network of this shape, T x N images",
+    "relu-graph": "ReLU network, CUDA graph",
+    "relu-compiled": "ReLU network, torch.compile",
+    "spikingjelly": "SpikingJelly",
+    "spikingjelly-compiled": "SpikingJelly, torch.compile",
+    "spikingjelly-rect": "SpikingJelly, rectangular surrogate",
+    "snntorch": "snnTorch",
+}
 TARGET = max(accuracy for (data, _, _), accuracy in PAPER.items() if data == "cifar10")  # the paper's best
 
 
@@ -158,27 +174,26 @@ def step_table(path: Path) -> str:
     precision = "bf16" if setting.get("half", gpu) else "fp32"
     lines = [
         f"Training step of {network} on {where}, {precision}, T = {setting['timesteps']}, N = {setting['batch']} "
-        f"({versions}; `{how['command']}`, all in one run). "
-        "`floor` is the convolutions and linear layers alone. `relu` is the same network with ReLU instead of spikes.",
+        f"({versions}; `{how['command']}`, all in one run).",
         "",
-        "| | µs per image and timestep | peak memory, GiB | time relative to ours |",
+        f"| | {'µs' if gpu else 'ms'} per image and timestep | peak memory, GiB | time relative to ours |",
         "|---|---|---|---|",
     ]
     for name, found in results.items():
         peak = f"{found['peak_bytes'] / 2**30:.2f}" if "peak_bytes" in found else ""
         time = found["us_per_image_timestep"]
-        lines.append(f"| {name} | {time:.1f} | {peak} | {time / own:.2f} |")
+        lines.append(f"| {CONTENDERS[name]} | {time / (1 if gpu else 1e3):.1f} | {peak} | {time / own:.2f} |")
     return "\n".join(lines)
 
 
 def accuracy_table(name: str, runs: list[Kept], root: Path) -> str:
     """Return accuracies of the kept runs on a dataset, and how long they took."""
-    words = "measured in the same way."
+    words = "measured in the same way"
     if in_paper := name == "cifar10":
         words = (
-            "with the test images as they are (`rheobase train RECIPE`). Seconds are counted from the start of the "
+            "on the unmodified test images (`rheobase train RECIPE`). Seconds are counted from the start of the "
             "process and include evaluation and checkpoints. A forked run (`python -m tools.fork`) takes over the "
-            "first epochs of another run, and its seconds include them."
+            "first epochs of another run, and its seconds include them"
         )
     headings = [
         "recipe",
@@ -192,7 +207,7 @@ def accuracy_table(name: str, runs: list[Kept], root: Path) -> str:
         "device",
     ]
     lines = [
-        f"{SETS[name]}: test accuracy, {words}",
+        f"{SETS[name]}: test accuracy in {precisions(runs)}, {words}.",
         "",
         f"| {' | '.join(headings)} |",
         "|" + "---|" * len(headings),
@@ -214,6 +229,11 @@ def accuracy_table(name: str, runs: list[Kept], root: Path) -> str:
     return "\n".join(lines)
 
 
+def precisions(runs: list[Kept]) -> str:
+    """Return the precisions in which runs trained and were evaluated."""
+    return " or ".join(sorted({run.precision for group in runs for run in group.runs}))
+
+
 def link(folder: Path, root: Path) -> str:
     """Return a link from docs/ to a folder of results."""
     return f"../results/{folder.relative_to(root).as_posix()}"
@@ -223,7 +243,8 @@ def timesteps_table(runs: list[Kept]) -> str:
     """Return the accuracy of kept runs at other numbers of timesteps than they were trained with."""
     columns = list(runs[0].by_timesteps)
     lines = [
-        "The same networks at other numbers of timesteps: test accuracy in % (mean spikes per neuron and timestep).",
+        f"The same networks at other numbers of timesteps: test accuracy in %, in {precisions(runs)} (mean spikes per "
+        "neuron and timestep).",
         "",
         f"| recipe | trained with T | {' | '.join(f'T = {t}' for t in columns)} |",
         "|" + "---|" * (len(columns) + 2),
@@ -258,20 +279,24 @@ def one_network_table(one: Kept, runs: list[Kept], root: Path) -> str:
 
 
 def deployment_table(path: Path) -> str:
-    """Return the accuracy of a trained network and its deployed versions."""
+    """Return the accuracy of a trained network and its deployed versions, and what the same weights score elsewhere."""
     content = _json(path)
-    recipe, how = content["recipe"], facts(content)
-    lines = [
-        f"`{recipe['name']}` (T = {recipe['timesteps']}) as trained, in float32, and as deployed (`{how['command']}`). "
-        "Training evaluates in the precision of its recipe, so its own figure above differs a little.",
-        "",
-        "| | test accuracy, % | size of the file, MiB |",
-        "|---|---|---|",
-    ]
-    for name, found in content["results"].items():
-        if "accuracy" in found:
-            size = f"{found['bytes'] / 2**20:.1f}" if "bytes" in found else ""
-            lines.append(f"| {name} | {100 * found['accuracy']:.2f} | {size} |")
+    recipe, how, results = content["recipe"], facts(content), content["results"]
+    name = Path(shlex.split(how["command"])[3]).name  # python -m benchmarks.deployment RUN
+    words = f"`{name}` (T = {recipe['timesteps']}) in float32, as trained and as deployed (`{how['command']}`)."
+    if (shipped := path.parent / "shipped" / f"{name}.json").exists():
+        trained, own = (f"{100 * _json(shipped)[key]:.2f}" for key in ("trained_accuracy", "accuracy"))
+        words += (
+            f" In {recipe['precision']}, the precision of its training, the same weights score {own} %. Before they "
+            f"were rounded to 8 bits, they scored {trained} % in that precision."
+        )
+    lines = [words, "", "| | test accuracy, % | from its file, % | size of the file, MiB |", "|---|---|---|---|"]
+    for version, found in results.items():
+        if "accuracy" in found and "bytes" not in found:
+            cells = [f"{100 * found['accuracy']:.2f}", "", ""]
+            if file := results.get(f"{version} file"):
+                cells[1:] = [f"{100 * file['accuracy']:.2f}", f"{file['bytes'] / 2**20:.1f}"]
+            lines.append(f"| {version} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -281,14 +306,17 @@ def shipped_table(paths: list[Path]) -> str:
         "Trained networks that come with the package, with 8-bit weights. Every command takes their names in place of "
         "a run, and `rheobase train RECIPE --from NAME` starts from one.",
         "",
-        "| name | T | accuracy as trained, % | accuracy with 8 bits, % | MiB |",
-        "|---|---|---|---|---|",
+        "| name | T | accuracy as trained, % | accuracy with 8 bits, % | both in | MiB |",
+        "|---|---|---|---|---|---|",
     ]
     for path in paths:
         found = _json(path)
         trained, own = (f"{100 * found[key]:.2f}" for key in ("trained_accuracy", "accuracy"))
         size = f"{found['bytes'] / 2**20:.1f}"
-        lines.append(f"| `{found['name']}` | {found['recipe']['timesteps']} | {trained} | {own} | {size} |")
+        recipe = found["recipe"]
+        lines.append(
+            f"| `{found['name']}` | {recipe['timesteps']} | {trained} | {own} | {recipe['precision']} | {size} |"
+        )
     return "\n".join(lines)
 
 

@@ -13,6 +13,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
+__all__ = [
+    "atan",
+    "fire",
+    "lif",
+    "lif_step",
+    "moments",
+    "qcfs",
+    "readout",
+    "rectangle",
+    "sigmoid",
+    "spike",
+    "tdbn",
+    "triangle",
+]
+
 Moments = tuple[Tensor, Tensor]  # mean and biased variance, each [n, C] for n branches
 
 

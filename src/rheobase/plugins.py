@@ -23,6 +23,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar, overload
 
+__all__ = ["dataset", "load", "loaded", "loss", "network", "neuron", "optimizer", "recipe"]
+
 Part = Callable[..., Any]
 AnyPart = TypeVar("AnyPart", bound=Part)
 
@@ -120,11 +122,17 @@ def hint(name: str, names: Iterable[str]) -> str:
 _SETTINGS = {"decay": "", "v_th": "", "width": ""}
 
 network = Shelf("network", num_classes="", in_channels="", image_size="", **_SETTINGS)
+"""Decorator for a network: a function or class that returns a module."""
 neuron = Shelf("neuron", "channels", branches="", **_SETTINGS)
+"""Decorator for a neuron: a class of somas."""
 dataset = Shelf("dataset", "path")
+"""Decorator for the loader of a dataset."""
 loss = Shelf("loss", "logits", "labels", "recipe")
+"""Decorator for a loss."""
 optimizer = Shelf("optimizer", "groups", "lr", "recipe")
+"""Decorator for a function that makes an optimiser."""
 recipe = Shelf("recipe")
+"""Decorator for a recipe: a function without arguments."""
 
 SHELVES = (network, neuron, dataset, loss, optimizer, recipe)
 

@@ -43,6 +43,21 @@ def command_lines(document: Path) -> Iterator[list[str]]:
                 yield shlex.split(found[1], comments=True)
 
 
+def imports(document: Path) -> Iterator[tuple[str, str]]:
+    """Modules of the package and what the Python code in a document imports from them."""
+    for kind, block in BLOCK.findall(document.read_text()):
+        for module, names in re.findall(r"^\s*from (rheobase\S*) import (.*)$", block, re.MULTILINE):
+            yield from ((module, name.strip()) for name in names.split(",") if kind in ("py", "python"))
+
+
+@pytest.mark.parametrize("document", [d for d in DOCUMENTS if d.name != "CONTRIBUTING.md"], ids=lambda path: path.name)
+def test_what_users_import_is_in_the_reference(document: Path) -> None:
+    modules = {f"rheobase.{name}" for names in reference.PYTHON.values() for name in names}
+    for module, name in imports(document):
+        public = module in modules and name in reference.public(importlib.import_module(module))
+        assert public or f"{module}.{name}" in modules, f"from {module} import {name}"
+
+
 def problem(words: list[str], *, whole: bool = True) -> str | None:
     """What is wrong with a command line; only a `whole` one must have all its arguments."""
     if not words or words[0] in GLOBAL or stands_for(words[0]):

@@ -16,15 +16,18 @@ def cells(table: str) -> list[list[str]]:
 
 def test_measured_and_computed_times_of_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
     def found(seconds: float, **others: Any) -> dict[str, Any]:
-        return {"seconds": seconds, "ratio": seconds / 0.02, "host_synchronisations": 0, **others}
+        return {"seconds": seconds, "ratio": seconds / 0.02, **others}
 
     computed = {"collectives": 37, "bytes": 5_000_000, "seconds_of_collectives_on_node": 0.003, "ratio_on_node": 1.2}
-    results = {"alone": found(0.02), "joined": found(0.021, **computed), "local": found(0.0202, **computed)}
+    results = {"alone": found(0.02), "joined": found(0.021, **computed, host_synchronisations=1)}
+    results |= {"local": found(0.0202, **computed, host_synchronisations=2)}
     run = {"setting": {"network": "resnet19", "batch": 64}, "results": results}
     monkeypatch.setattr(documents, "read", lambda name: {"node": {"gpus": 4}, "runs": [run]})
-    assert "computed for 4 GPUs" in documents.group()
-    joined, local = cells(documents.group())
-    assert joined == ["ResNet-19", "64", "joined", "20.00", "21.00", "1.050", "0", "37, 5.0 MB", "3.00", "1.200"]
+    found, _, waits = documents.group().partition("\n\n")
+    assert "on 4 GPUs: collectives, ms" in found
+    joined, local = cells(found)
+    assert joined == ["ResNet-19", "64", "joined", "20.00", "21.00", "1.050", "37, 5.0 MB", "3.00", "1.200"]
+    assert waits == "Host synchronisations in all these steps: 3."
     assert local[2:6] == ["local", "20.00", "20.20", "1.010"]
 
 
@@ -68,11 +71,12 @@ def test_conversions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "results" / "convert").mkdir(parents=True)
     content = {"data": {"rows": rows}, "comparison": sentences}
     (tmp_path / "results" / "convert" / "table1.json").write_text(json.dumps(content))
-    heading, _, direct, rmp, spike_norm, _, verdict = documents.conversions().splitlines()
-    assert heading.startswith("| network | its ReLU network, % | T = 2 | T = 4 |")
-    assert direct == f"| direct, T = 2 |  | 94.50 |{'  |' * 10}  | 2 |"
-    assert rmp == f"| rmp | 96.00 | 11.00 |{'  |' * 7} 95.61 |  |  | 512 | 512 |"
-    assert spike_norm == f"| spike-norm | 96.00 | 11.00 |{'  |' * 9} 95.90* | none |  |"
+    heading, _, direct, rmp, spike_norm, _, legend, _, verdict = documents.conversions().splitlines()
+    assert heading == "| network | ReLU, % | T within 0.5 points | mJ | T = 1 | T = 2 | T = 512 | T = 2048 |"
+    assert direct == "| direct, T = 2 |  |  | 2 | 90.00 | 94.50 |  |  |"
+    assert rmp == "| rmp | 96.00 | 512 | 512 |  | 11.00 | 95.61 |  |"
+    assert spike_norm == "| spike-norm | 96.00 | none |  |  | 11.00 |  | 95.90* |"
+    assert legend == r"\* on every tenth image"
     assert verdict == sentences[1]
 
 

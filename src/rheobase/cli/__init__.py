@@ -13,6 +13,8 @@ from rheobase.cli import analysis, compare, data, deploy, evaluate, lists, plan,
 from rheobase.cli.common import errors
 from rheobase.cli.terminal import one_line
 
+__all__ = ["app", "main"]
+
 UsageError: Any = typer.BadParameter.__base__  # typer has a parser of its own, or uses click, and does not export this
 
 app = typer.Typer(
@@ -21,6 +23,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+"""The command line, to call from Python: `app(["train", "demo"], standalone_mode=False)`."""
 
 
 def _print_version(wanted: bool) -> None:

@@ -17,6 +17,8 @@ from rheobase import limits
 from rheobase.extras import need
 from rheobase.files import open_plain
 
+__all__ = ["Request", "decode", "pixels_of"]
+
 # Pillow may try only these formats, whatever the name of the file: PostScript would run another program.
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 PIXEL, WIDE = 8, 16  # bytes of memory per pixel, decoded and converted; wide pixels are also scaled

@@ -30,6 +30,8 @@ from rheobase.deploy.nodes import LIF, Scale
 from rheobase.deploy.pairs import FRACTION_BITS, LARGEST_INPUT
 from rheobase.deploy.rounding import LARGEST, rounded
 
+__all__ = ["quantize"]
+
 BITS = (8, 16)  # of the weights
 STEPS = 64  # neurons that do not leak must not overflow within so many, or within those of the calibration
 COARSEST, COARSEST_WIDE = 16, 256  # how much coarser units may be for that, of 8-bit weights and of wider ones

@@ -17,6 +17,8 @@ from rheobase.tasks.open import about, open_dataset
 from rheobase.train.runs import Run
 from rheobase.train.switches import cudnn
 
+__all__ = ["quantized", "write"]
+
 CALIBRATION_IMAGES, SAMPLE_IMAGES = 256, 64
 
 CPU = torch.device("cpu")

@@ -18,6 +18,8 @@ from rheobase.train.casting import hold_weights
 from rheobase.train.runs import Run, channels_last, load_network, open_data
 from rheobase.train.step import AUTOCAST, for_device
 
+__all__ = ["folded", "open_dataset", "open_file", "open_network", "open_run", "open_trained"]
+
 LONGEST = 2**12  # timesteps that a file may state
 
 

@@ -21,6 +21,8 @@ from rheobase.tasks.open import About, about, open_dataset, open_file, showing_s
 from rheobase.train.runs import Run, load_network
 from rheobase.train.switches import cudnn
 
+__all__ = ["Comparison", "Verification", "verify"]
+
 LOSS, LOSS_INT8 = 0.0005, 0.003  # accepted loss of accuracy
 CHANCE = 0.1  # a loss that is less likely than this for equal networks is not put down to chance
 SAME_PREDICTIONS = 0.99

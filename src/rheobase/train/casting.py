@@ -10,6 +10,8 @@ from torch.func import functional_call
 from rheobase.deploy.convolution import FrozenConv2d
 from rheobase.nn import Conv2d, together
 
+__all__ = ["hold_weights"]
+
 SYNAPSES = (nn.Conv2d, nn.Linear, Conv2d, FrozenConv2d)
 CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 PORTION = 2**22  # values to cast at once; limits how many half-precision gradients must be kept at a time
