@@ -18,6 +18,7 @@ PHONE = 360
 # What a reader could not reach: content beyond the right edge that does not scroll by itself.
 OUTSIDE = """[...document.querySelectorAll(".md-content *")]
     .filter(e => e.getBoundingClientRect().right > innerWidth && !e.closest("pre, .md-typeset__scrollwrap"))
+    .filter(e => getComputedStyle(e.parentElement).overflowX !== "auto")
     .map(e => e.outerHTML.slice(0, 200))"""
 
 pytestmark = [
