@@ -22,7 +22,8 @@ PAGES = {
     "SECURITY.md": "security.md",
 }
 FILES = ("LICENSE", "CITATION.cff")
-_CELL, _CODE = re.compile(r"<td\b.*?</td>", re.DOTALL), re.compile(r"(?<=<code>)[^<]*")
+SHORT = 16  # characters of a name that fits into any column
+_CELL, _CODE = re.compile(r"<td\b.*?</td>", re.DOTALL), re.compile(r"<code>([^<]*)</code>")
 _BREAK = re.compile(r"([/_.]|::)(?=\w)")
 _LINK = re.compile(r"(\]\()([^)#\s]+)(#[^)\s]*)?(\))")
 
@@ -64,8 +65,14 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
 
 def on_page_content(html: str, **_: Any) -> str:
-    """Let long names in tables break after a slash, colon, point or underscore."""
-    return _CELL.sub(lambda cell: _CODE.sub(lambda code: _BREAK.sub(r"\1<wbr>", code[0]), cell[0]), html)
+    """Let long names in tables break after a slash, colon, point or underscore, and short ones nowhere."""
+    return _CELL.sub(lambda cell: _CODE.sub(_breaking, cell[0]), html)
+
+
+def _breaking(code: re.Match[str]) -> str:
+    if len(code[1]) <= SHORT:
+        return f'<code class="whole">{code[1]}</code>'
+    return f"<code>{_BREAK.sub(lambda end: f'{end[0]}<wbr>', code[1])}</code>"
 
 
 def parts(markdown: str) -> Iterator[tuple[str, bool]]:

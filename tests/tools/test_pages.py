@@ -35,3 +35,12 @@ def test_code_stays_as_it_is() -> None:
     text = "[a](docs/a.md)\n\n```py\nx = [0](docs/a.md)\n```\n\n[a](docs/a.md)"
     found = pages.on_page_markdown(text, SimpleNamespace(file=SimpleNamespace(src_uri="index.md")))
     assert found == text.replace("[a](docs/a.md)", "[a](a.md)")
+
+
+def test_long_names_in_tables_may_break_and_short_ones_not() -> None:
+    text = "<p><code>a.long_name::that.stays</code></p>"
+    cell = "<td><code>--reset</code> or <code>a/test_it.py::test_name</code></td>"
+    broken = "a/<wbr>test_<wbr>it.<wbr>py::<wbr>test_<wbr>name"
+    assert pages.on_page_content(text + cell) == (
+        f'{text}<td><code class="whole">--reset</code> or <code>{broken}</code></td>'
+    )
