@@ -39,7 +39,16 @@ def test_page_has_everything_and_loads_nothing(found: dict[str, Any]) -> None:
     assert "<tr><td>decay</td><td>0.25</td><td>0.5</td><td>0.75</td></tr>" in page
     assert "<b>" not in page
     assert "&lt;b&gt;" in page
-    assert "highest accuracy, last epoch</dt><dd>81.25 +- 8.84 %" in page
+    facts = re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", page)
+    assert facts == [("runs", "4"), ("highest accuracy, last epoch", "81.25 +- 8.84 %")]
+
+
+def test_every_row_names_its_runs(found: dict[str, Any]) -> None:
+    headings, *rows = (re.findall(r"<t[hd]>(.*?)</t[hd]>", row) for row in re.findall(r"<tr>(.*?)</tr>", render(found)))
+    assert headings[:5] == ["row", "name", "runs", "last epoch, %", "best epoch, %"]
+    assert all(len(row) == len(headings) for row in rows[:3])
+    names = [row[1].rpartition("/")[2] for row in rows[:3]]
+    assert names == ["&lt;b&gt;, seeds 0, 1", "other, seed 0", "waiting, seed 0"]
 
 
 def test_several_seeds_have_a_band(found: dict[str, Any]) -> None:
