@@ -1,16 +1,17 @@
-"""Draw the figures of README.md and docs/results.md from the files in results/: python -m tools.figure
+"""Draw the figures of README.md, docs/results.md and docs/neurons.md from the files in results/: python -m tools.figure
 
 They are plain SVG without a date, so python -m tools.check_results can tell whether they match the files.
 """
 
 import json
 from collections.abc import Callable
-from html import escape
 from pathlib import Path
 from statistics import mean
 from typing import Any, NamedTuple
 
 from rheobase.files import atomic_write
+from tools import neurons
+from tools.drawing import WIDTH, line, svg, text
 from tools.results import CONTENDERS, ROOT, TARGET, Kept, facts, kept
 
 DEVICE = "nvidia-h200"
@@ -23,23 +24,11 @@ INFERENCE = {  # by the names of benchmarks.inference
     "SpikingJelly": "SpikingJelly",
 }
 
-WIDTH, LEFT, RIGHT = 760, 250, 80
+LEFT, RIGHT = 250, 80
 BAR, GAP = 15, 6
 TOP, PLOT, BOTTOM, EDGE = 40, 280, 28, 52  # of the plot of accuracies
-COLOURS = 6  # as in STYLE
+COLOURS = 6  # as in drawing.STYLE
 LOWEST, HIGHEST = 80, 97  # percent; below, training has just started
-STYLE = """
-svg { font: 12px system-ui, sans-serif }
-svg { --page: #fff; --ink: #24292f; --line: #d0d7de; --other: #8c959f; --own: #0072b2 }
-@media (prefers-color-scheme: dark) {
-  svg { --page: #0d1117; --ink: #e6edf3; --line: #3d444d; --other: #6e7681; --own: #56b4e9 }
-}
-text { fill: var(--ink) } .title { font-weight: 600 } .end { text-anchor: end } .middle { text-anchor: middle }
-.page { fill: var(--page) } .bar { fill: var(--other) } .own { fill: var(--own) } .grid { stroke: var(--line) }
-.curve { fill: none; stroke-width: 2 } .c0 { stroke: #d55e00 } .c1 { stroke: #009e73 } .c2 { stroke: var(--own) }
-.c3 { stroke: var(--other) } .c4 { stroke: #cc79a7 } .c5 { stroke: #e69f00 }
-.mark { stroke: var(--ink); stroke-dasharray: 5 4 }
-"""
 
 
 class Group(NamedTuple):
@@ -93,18 +82,18 @@ def bars(groups: list[Group]) -> str:
     parts, y = [], 0
     for group in groups:
         y += 22
-        parts.append(_text(12, y, group.title, "title"))
+        parts.append(text(12, y, group.title, "title"))
         y += 14
         longest = max(value for _, value in group.bars)
         for label, value in group.bars:
             kind = "bar own" if label.startswith("Rheobase") else "bar"
             wide = value / longest * (WIDTH - LEFT - RIGHT)
-            parts.append(_text(LEFT - 8, y + BAR - 3, label, "end"))
+            parts.append(text(LEFT - 8, y + BAR - 3, label, "end"))
             parts.append(f'<rect class="{kind}" x="{LEFT}" y="{y}" width="{wide:.1f}" height="{BAR}" rx="2"/>')
-            parts.append(_text(LEFT + wide + 6, y + BAR - 3, f"{value:.3g} {group.unit}"))
+            parts.append(text(LEFT + wide + 6, y + BAR - 3, f"{value:.3g} {group.unit}"))
             y += BAR + GAP
         y += 8
-    return _svg(parts, y + 4, "; ".join(group.title for group in groups))
+    return svg(parts, y + 4, "; ".join(group.title for group in groups))
 
 
 def accuracies(runs: list[Kept]) -> str:
@@ -119,12 +108,12 @@ def accuracies(runs: list[Kept]) -> str:
 
     title = "ResNet-19 on CIFAR-10: test accuracy (%) against training time (s)"
     devices = ", ".join(sorted({group.device for group in runs}))
-    parts = [_text(12, 22, f"{title}, one {devices}", "title")]
+    parts = [text(12, 22, f"{title}, one {devices}", "title")]
     for percent in range(LOWEST, HIGHEST, 5):
-        parts.append(_line("grid", EDGE, WIDTH - EDGE, y(percent)))
-        parts.append(_text(EDGE - 8, y(percent) + 4, str(percent), "end"))
-    parts += [_text(x(s), TOP + PLOT + 18, str(s), "middle") for s in range(0, int(longest) + 1, 100)]
-    parts.append(_line("mark", EDGE, WIDTH - EDGE, y(TARGET)))
+        parts.append(line("grid", EDGE, WIDTH - EDGE, y(percent), y(percent)))
+        parts.append(text(EDGE - 8, y(percent) + 4, str(percent), "end"))
+    parts += [text(x(s), TOP + PLOT + 18, str(s), "middle") for s in range(0, int(longest) + 1, 100)]
+    parts.append(line("mark", EDGE, WIDTH - EDGE, y(TARGET), y(TARGET)))
     labels = [("mark", f"the paper's best, T = 6: {TARGET} %")]
     for i, group in enumerate(runs):
         kind = f"curve c{i % COLOURS}"
@@ -138,22 +127,8 @@ def accuracies(runs: list[Kept]) -> str:
     parts.append(f'<rect class="page" x="{WIDTH - 364}" y="{TOP + PLOT - 10 - tall}" width="312" height="{tall}"/>')
     for i, (kind, words) in enumerate(reversed(labels)):
         place = TOP + PLOT - 16 - 20 * i
-        parts += [_line(kind, WIDTH - 356, WIDTH - 328, place - 4), _text(WIDTH - 320, place, words)]
-    return _svg(parts, TOP + PLOT + BOTTOM, title)
-
-
-def _line(kind: str, left: float, right: float, y: float) -> str:
-    return f'<line class="{kind}" x1="{left:.1f}" x2="{right:.1f}" y1="{y:.1f}" y2="{y:.1f}"/>'
-
-
-def _text(x: float, y: float, words: str, kind: str = "") -> str:
-    return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}">{escape(words)}</text>'
-
-
-def _svg(parts: list[str], height: float, title: str) -> str:
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:.0f}" width="{WIDTH}" role="img">'
-    page = f'<rect class="page" width="{WIDTH}" height="{height:.0f}" rx="6"/>'
-    return "\n".join([head, f"<title>{escape(title)}</title><style>{STYLE}</style>", page, *parts, "</svg>\n"])
+        parts += [line(kind, WIDTH - 356, WIDTH - 328, place - 4, place - 4), text(WIDTH - 320, place, words)]
+    return svg(parts, TOP + PLOT + BOTTOM, title)
 
 
 def drawings(results: Path) -> dict[str, str]:
@@ -163,6 +138,7 @@ def drawings(results: Path) -> dict[str, str]:
         ("accuracy-cifar10", accuracies, whole),
         (f"speed-{DEVICE}", bars, steps(results)),
         (f"speed-{DEVICE}-inference", bars, inference(results)),
+        ("neurons/comparison", neurons.drawing, neurons.groups(results / "neurons")),
     ]
     return {f"{name}.svg": draw(content) for name, draw, content in made if content}
 

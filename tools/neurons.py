@@ -1,16 +1,15 @@
-"""Compare neurons and residual styles by accuracy, firing rate and energy: python -m tools.neurons
+"""Compare neurons and residual styles by accuracy, firing rate and energy: the runs in results/neurons.
 
-This compares the runs in results/neurons and draws comparison.svg and comparison.png there. tools.documents writes
-their table in docs/neurons.md.
+tools.documents writes their table in docs/neurons.md, and tools.figure draws them.
 """
 
 from functools import cache
-from math import sqrt
+from math import ceil, floor, sqrt
 from pathlib import Path
 from statistics import fmean
 
-from rheobase.report.plots import COLOURS, figure
 from rheobase.tasks.compare import Group, compare
+from tools.drawing import line, svg, text
 
 FOLDER = Path(__file__).parents[1] / "results" / "neurons"
 BASE = "paper"
@@ -27,12 +26,16 @@ VARIANTS = {
 }
 STUDENT = {9: 2.262}  # by degrees of freedom: 95 % of chance differences stay below it, in standard errors
 HEADINGS = ("variant", "accuracy, %", "difference", "firing rate", "energy, uJ", "s")
+LEFT, RIGHT, BARS, LONGEST = 250, 540, 572, 130  # of the accuracies, and of the bars of energy
+TOP, ROW = 56, 22
 
 
 @cache
-def groups() -> dict[str, Group]:
-    """Return the runs of every variant."""
-    return dict(zip(VARIANTS, compare([FOLDER / name for name in VARIANTS]).rows, strict=True))
+def groups(folder: Path = FOLDER) -> dict[str, Group]:
+    """Return the runs of every variant; none if they are not there."""
+    if not folder.exists():
+        return {}
+    return dict(zip(VARIANTS, compare([folder / name for name in VARIANTS]).rows, strict=True))
 
 
 def noise(found: dict[str, Group]) -> float:
@@ -71,29 +74,41 @@ def _means(group: Group) -> tuple[float, float, float, float, float]:
     return accuracy.mean, accuracy.deviation, rate.mean, joule.mean, seconds.mean
 
 
-def draw() -> list[Path]:
-    """Draw the accuracy of every run, and the energy, side by side."""
-    found = groups()
-    picture = figure(9, 3.6)
-    left, right = picture.subplots(1, 2, sharey=True, width_ratios=(2, 1))
-    words = [words.partition(":")[0] for words in VARIANTS.values()]
-    for y, (name, group) in enumerate(found.items()):
-        color = COLOURS[0 if name == BASE else 1]
-        accuracies = [100 * run.accuracy_last for run in group.runs if run.accuracy_last is not None]
-        left.plot(accuracies, [y] * len(accuracies), "o", color=color, alpha=0.5)
-        left.plot(fmean(accuracies), y, "|", color=color, markersize=16, markeredgewidth=2)
-        right.barh(y, 1e6 * _means(group)[3], color=color)
-    base, chance = (100 * number for number in (_means(found[BASE])[0], noise(found)))
-    left.axvspan(base - chance, base + chance, color=COLOURS[0], alpha=0.1, linewidth=0)
-    left.set_yticks(range(len(words)), words)
-    left.invert_yaxis()
-    left.set_xlabel("accuracy on held-out images, %\nshaded: within noise of the first")
-    right.set_xlabel("energy of an image, uJ")
-    paths = [FOLDER / f"comparison.{kind}" for kind in ("svg", "png")]
-    for path in paths:
-        picture.savefig(path, dpi=120)
-    return paths
+def drawing(found: dict[str, Group]) -> str:
+    """Draw the accuracy of every run with the mean of each variant, and the energy beside it."""
+    accuracies = {
+        name: [100 * run.accuracy_last for run in group.runs if run.accuracy_last is not None]
+        for name, group in found.items()
+    }
+    joules = {name: 1e6 * _means(group)[3] for name, group in found.items()}
+    low = floor(min(map(min, accuracies.values())))
+    high = ceil(max(map(max, accuracies.values())))
+    bottom = TOP + ROW * len(found)
 
+    def x(percent: float) -> float:
+        return LEFT + (percent - low) / (high - low) * (RIGHT - LEFT)
 
-if __name__ == "__main__":
-    print("wrote", *draw())
+    title = "Neurons and blocks on CIFAR-10: accuracy and energy"
+    parts = [text(12, 22, title, "title"), text(BARS, TOP - 12, "energy per image, uJ")]
+    parts.append(text(LEFT, TOP - 12, "accuracy on held-out images, %"))
+    base, chance = fmean(accuracies[BASE]), 100 * noise(found)
+    left, right = (x(min(high, max(low, edge))) for edge in (base - chance, base + chance))
+    box = f'x="{left:.1f}" y="{TOP}" width="{right - left:.1f}" height="{bottom - TOP}"'
+    parts.append(f'<rect class="bar own" fill-opacity="0.15" {box}/>')
+    for percent in range(low, high + 1):
+        parts.append(line("grid", x(percent), x(percent), TOP, bottom))
+        parts.append(text(x(percent), bottom + 16, str(percent), "middle"))
+    for row, name in enumerate(found):
+        own, mean = ("bar own", "curve c2") if name == BASE else ("bar", "curve c3")
+        y = TOP + (row + 0.5) * ROW
+        parts.append(text(LEFT - 12, y + 4, VARIANTS[name].partition(":")[0], "end"))
+        parts += [
+            f'<circle class="{own}" fill-opacity="0.75" cx="{x(accuracy):.1f}" cy="{y:.1f}" r="4"/>'
+            for accuracy in accuracies[name]
+        ]
+        middle, wide = x(fmean(accuracies[name])), joules[name] / max(joules.values()) * LONGEST
+        parts.append(line(mean, middle, middle, y - 8, y + 8))
+        parts.append(f'<rect class="{own}" x="{BARS}" y="{y - 7:.1f}" width="{wide:.1f}" height="14" rx="2"/>')
+        parts.append(text(BARS + wide + 6, y + 4, f"{joules[name]:.0f}"))
+    parts.append(text(LEFT, bottom + 36, "points: runs; lines: means; shaded: within noise of the first"))
+    return svg(parts, bottom + 48, title)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from rheobase import recipes
+from tests.test_imports import files, own_imports, part
 from tools import reference
 from tools.reference import Parameter
 
@@ -181,8 +182,22 @@ def test_the_rooms_in_the_architecture_are_the_folders() -> None:
     assert set(re.findall(r"^  (\S+)", tree, re.MULTILINE)) == names
     for folder in re.findall(r"^(\S+/)", tree, re.MULTILINE):
         assert (ROOT / folder).is_dir()
-    drawn = re.findall(r"<text x[^>]*>([^<]+)</text>", (ROOT / "docs" / "assets" / "rooms.svg").read_text())
-    assert sorted(drawn) == sorted(name.removesuffix("/").removesuffix(".py") for name in names)
+    assert sorted(drawn_rooms()) == sorted(name.removesuffix("/").removesuffix(".py") for name in names)
+
+
+def drawn_rooms() -> dict[str, float]:
+    """How far down every room stands in the drawing."""
+    found = re.findall(r'<text x[^>]* y="([\d.]+)">(\w+)</text>', (ROOT / "docs" / "assets" / "rooms.svg").read_text())
+    assert len({name for _, name in found}) == len(found)
+    return {name: float(y) for y, name in found}
+
+
+def test_imports_point_down_in_the_drawing() -> None:
+    depth = drawn_rooms()
+    arrows = {(part(path), other) for path in files() for other in own_imports(path)}
+    inside = [(room, other) for room, other in arrows if room != other and room in depth]
+    assert len(inside) > 50
+    assert [arrow for arrow in inside if depth[arrow[0]] >= depth[arrow[1]]] == []
 
 
 @pytest.mark.parametrize(

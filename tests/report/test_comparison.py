@@ -1,7 +1,9 @@
 """The page about several runs, and the picture in a terminal."""
 
 import re
+from collections.abc import Callable
 from dataclasses import asdict
+from itertools import combinations
 from typing import Any
 from xml.etree import ElementTree
 
@@ -39,7 +41,16 @@ def test_page_has_everything_and_loads_nothing(found: dict[str, Any]) -> None:
     assert "<tr><td>decay</td><td>0.25</td><td>0.5</td><td>0.75</td></tr>" in page
     assert "<b>" not in page
     assert "&lt;b&gt;" in page
-    assert "highest accuracy, last epoch</dt><dd>81.25 +- 8.84 %" in page
+    facts = re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", page)
+    assert facts == [("runs", "4"), ("highest accuracy, last epoch", "81.25 +- 8.84 %")]
+
+
+def test_every_row_names_its_runs(found: dict[str, Any]) -> None:
+    headings, *rows = (re.findall(r"<t[hd]>(.*?)</t[hd]>", row) for row in re.findall(r"<tr>(.*?)</tr>", render(found)))
+    assert headings[:5] == ["row", "name", "runs", "last epoch, %", "best epoch, %"]
+    assert all(len(row) == len(headings) for row in rows[:3])
+    names = [row[1].rpartition("/")[2] for row in rows[:3]]
+    assert names == ["&lt;b&gt;, seeds 0, 1", "other, seed 0", "waiting, seed 0"]
 
 
 def test_several_seeds_have_a_band(found: dict[str, Any]) -> None:
@@ -114,6 +125,26 @@ def test_sixteen_lines_can_be_told_apart() -> None:
     drawn = svg.line_chart({str(i): ([1, 2], [i, i]) for i in range(16)}, "x", "y")
     looks = re.findall(r'<polyline class="(.*?)" stroke-dasharray="(.*?)"', drawn)
     assert len(looks) == len({*looks}) == 16
+
+
+@pytest.mark.parametrize(
+    "drawn",
+    [
+        lambda: svg.scatter({1: ("a", 0.505, 71.2, 0.0), 2: ("b", 0.522, 74.0, 0.5)}, "energy per image, uJ", "%"),
+        lambda: svg.line_chart({"": ([100, 200], [0.0, 3.0])}, "epoch", "loss"),
+        lambda: svg.bar_chart(["soma", "0.soma"], [0.1, 0.2], "layer", "rate"),
+    ],
+)
+def test_words_below_a_chart_touch_none_beside_it(drawn: Callable[[], str]) -> None:
+    boxes = []
+    for text in ElementTree.fromstring(drawn().partition("<p class")[0]).iter("text"):
+        if "transform" not in text.attrib:
+            x, y, wide = float(text.attrib["x"]), float(text.attrib["y"]), svg.LETTER * len(text.text or "")
+            x -= {"start": 0, "middle": wide / 2, "end": wide}[text.attrib["text-anchor"]]
+            boxes.append((x, x + wide, y - 8, y))  # a digit of this font is 8 high
+    assert len(boxes) > 5
+    for (left, right, top, foot), (left2, right2, top2, foot2) in combinations(boxes, 2):
+        assert max(left, left2) - min(right, right2) >= 3 or max(top, top2) - min(foot, foot2) >= 3
 
 
 def test_a_scatter_of_next_to_nothing() -> None:

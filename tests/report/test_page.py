@@ -51,6 +51,16 @@ for (const width of [360, 1200]) {
     const back = () => view.getComputedStyle(doc.body).backgroundColor;
     const result = {overflow: root.scrollWidth - width, errors: view.errors, charts: 0, before: shown(), light: back()};
     for (const s of doc.querySelectorAll("svg")) if (s.getBoundingClientRect().height > 5) result.charts++;
+    const table = doc.querySelector(".scroll.tall"), raster = doc.querySelector(".sample svg");
+    const sees = part => {
+      const inner = table.querySelector(part).getBoundingClientRect(), outer = table.getBoundingClientRect();
+      return inner.top >= outer.top - 1 && inner.bottom <= outer.bottom + 1;
+    };
+    table.style.maxHeight = "150px";  // as if the network were larger
+    result.foot = sees("tfoot");
+    table.scrollTop = 1e6;
+    result.head = sees("thead");
+    result.empty = raster.parentElement.clientWidth - raster.clientWidth;
     doc.querySelectorAll("[data-shows]")[2].click();
     doc.getElementById("theme").click();
     Object.assign(result, {after: shown(), dark: back()});
@@ -119,11 +129,12 @@ def diagonal(n: int) -> list[list[int]]:
 
 def test_a_confusion_matrix_has_the_names_of_its_classes() -> None:
     short = words(svg.heat_map(diagonal(3), ["a", "bc", "def"]))
-    assert [word for word in short if word[0] != "3"] == [(n, False) for n in ("a", "a", "bc", "bc", "def", "def")]
+    assert [word for word in short if word[0] != "3"] == [(name, False) for name in ("a", "bc", "def")] * 2
     names = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "hand clapping"]
-    long = words(svg.heat_map(diagonal(10), names))
+    names += ["left arm clockwise"]
+    long = words(svg.heat_map(diagonal(11), names))
     shown = [name for name, turned in long if turned]
-    assert shown == [*names[:9], "hand clappi\u2026"], "whole but for a very long one, turned where they need it"
+    assert shown == [*names[:10], "left arm clo\u2026"], "whole but for a very long one, turned where they need it"
     assert [name for name, turned in long if not turned and name != "3"] == shown
 
 
@@ -138,8 +149,57 @@ def test_a_confusion_matrix_of_many_classes_is_readable(n: int) -> None:
     assert all(b - a >= 11 for a, b in pairwise(heights)), "the font has 11 pixels"
 
 
-@pytest.mark.parametrize(("layers", "steps", "columns"), [(9, 3, 1), (11, 3, 2), (11, 40, 1), (2, 300, 1)])
-def test_spikes_of_many_layers_stand_in_two_columns(layers: int, steps: int, columns: int) -> None:
+def chart_of(page: str, title: str) -> ElementTree.Element:
+    """The chart of a section."""
+    found = re.search(rf"<h2>{title}</h2>.*?(<svg.*?</svg>)", page)
+    assert found
+    return ElementTree.fromstring(found[1])
+
+
+def named(drawn: ElementTree.Element) -> list[str]:
+    """The names of layers at a chart, but not the name of its axis."""
+    return [text.text or "" for text in drawn.iter("text") if "soma" in (text.text or "")]
+
+
+def test_a_layer_has_one_name_everywhere(page: str) -> None:
+    layers = ["soma", *(f"{i}.soma{k}" for i in range(3) for k in (1, 2))]
+    raster, gradients = chart_of(page, "Inputs and spikes"), chart_of(page, "Gradient flow")
+    assert named(chart_of(page, "Firing rates")) == named(raster) == layers
+    assert named(gradients) == layers[1:], "those between the first and the last"
+    assert re.findall(r"<figcaption>(.*?)</figcaption>", page) == layers
+    assert next(gradients.iter("title")).text.startswith("spikes 0.soma1: ")
+
+
+def test_findings_call_layers_as_the_charts_do(run: Path) -> None:
+    data = inspection.inspect_run(Run(run), images=9)
+    said = render(data | {"findings": ["body.1.soma1: no neuron fires", "body_2_soma2: firing fades"]})
+    assert "<ul><li>1.soma1: no neuron fires</li><li>2.soma2: firing fades</li></ul>" in said
+
+
+def test_gradients_of_weights_stand_at_their_layers(run: Path) -> None:
+    data = inspection.inspect_run(Run(run), images=9)
+    layers = {"layers": ["0.soma1", "0.shortcut.1", "0.soma2"], "spikes": [1.0, 2.0, 3.0]}
+    for weights, expected in (
+        ([5.0, 7.0], ["weights 0.soma1: 5", "weights 0.soma2: 7"]),  # a shortcut has none of its own
+        ([5.0, 7.0, 8.0, 9.0], ["weights 1: 5", "weights 2: 7", "weights 3: 8", "weights 4: 9"]),
+    ):
+        drawn = chart_of(render(data | {"gradients": layers | {"weights": weights}}), "Gradient flow")
+        assert [dot[0].text for dot in drawn.iter("circle")][3:] == expected
+
+
+def test_names_below_bars_are_turned_and_thinned_out() -> None:
+    few = svg.bar_chart(["soma", "features.0.soma"], [0.1, 0.2], "layer", "rate")
+    assert ("\u2026tures.0.soma", False) in words(few), "the end of a long name is what tells layers apart"
+    assert "<title>features.0.soma: 0.2</title>" in few
+    for count, shown in ((7, 7), (40, 20)):
+        drawn = svg.bar_chart([f"{i}.soma1" for i in range(count)], [0.1] * count, "layer", "rate")
+        assert [word for word, turned in words(drawn) if turned and "soma" in word] == [
+            f"{i}.soma1" for i in range(0, count, count // shown)
+        ]
+
+
+@pytest.mark.parametrize(("layers", "steps", "columns"), [(9, 3, 1), (11, 3, 2), (11, 40, 1), (2, 300, 1), (33, 6, 3)])
+def test_spikes_of_many_layers_stand_in_columns(layers: int, steps: int, columns: int) -> None:
     fired = {
         f"body.{i}.soma": [[int((i + k + t) % 3 == 0) for t in range(steps)] for k in range(4)] for i in range(layers)
     }
@@ -205,6 +265,8 @@ def test_page_in_a_browser(page: str, tmp_path: Path) -> None:
         assert result["charts"] > 15
         assert (result["before"], result["after"]) == (["sample0"], ["sample2"])
         assert result["light"] != result["dark"]
+        assert (result["foot"], result["head"]) == (True, True), "head and foot of a long table are always in sight"
+        assert result["empty"] < 10, "a raster takes all the room beside its image"
 
 
 def test_a_folder_that_is_no_run(tmp_path: Path) -> None:

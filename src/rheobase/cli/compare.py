@@ -60,9 +60,8 @@ def _show(found: "Comparison") -> None:
     for i, row in enumerate(data["rows"], 1):
         rows.add_row(str(i), *comparison.cells(row))
     console.print(rows, soft_wrap=False)
-    for i, group in enumerate(found.rows, 1):
-        seeds = ", ".join(str(run.seed) for run in group.runs)
-        print_wrapped(f"{group.name}, seed{'s' if len(group.runs) > 1 else ''} {seeds}", f"{i:>2}  ", "    ")
+    for i, row in enumerate(data["rows"], 1):
+        print_wrapped(comparison.name(row), f"{i:>2}  ", "    ")
     _draw(found)
     if found.differing_settings:
         console.print("settings that differ (rows in parentheses):")

@@ -7,7 +7,7 @@ repeated, or run for a few methods at a time.
 import json
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -44,6 +44,7 @@ NEAR = 0.5  # points below the ReLU network
 FEW = 8  # timesteps
 EPOCHS = 6  # of small networks on the digits
 PARTS = "table1-parts"
+LOWEST = 60.0  # percent in the charts
 
 
 @dataclass(frozen=True)
@@ -306,23 +307,24 @@ def result(base: Result | None, curves: list[Curve], source: str, device: torch.
     converted = [curve for curve in curves if curve.timesteps is None]
     before = base.comparison if base else others.sentences("table1")
     comparison = [*before, *map(_sentence, converted), *_verdict(curves)]
-    against = {
-        "timesteps": {c.label: _series(c, "timesteps") for c in curves},
-        "joule": {c.label: own for c in curves if (own := _series(c, "joule"))[0]},
-    }
-    names = {"timesteps": "timesteps", "joule": "energy per image at 45 nm, J"}
-    charts = [
-        Chart(f"accuracy against {names[what].split()[0]}", names[what], "test accuracy, %", series, log_x=True)
-        for what, series in against.items()
-        if series
-    ]
     content = {"rows": rows, "trained": base.data["rows"] if base else [], "published": others.rows("table1")}
-    return Result("table1", "Table 1: accuracy", source, content, comparison, charts, device, to_come)
+    return Result("table1", "Table 1: accuracy", source, content, comparison, charts(content), device, to_come)
 
 
-def _series(curve: Curve, by: str) -> tuple[list[float], list[float]]:
-    known = [point for point in curve.points if point[by] is not None]
-    return [point[by] for point in known], [point["accuracy"] for point in known]
+def charts(content: Mapping[str, Any]) -> list[Chart]:
+    """Return the charts of a kept result. The y axis begins where the curves can be told apart, if all get there."""
+    found = []
+    for by, name, unit in (("timesteps", "timesteps", 1), ("joule", "energy per image at 45 nm, mJ", 1e3)):
+        series = {row["label"]: own for row in content["rows"] if (own := _series(row["points"], by, unit))[0]}
+        low = LOWEST if all(max(ys) > LOWEST for _, ys in series.values()) else None
+        title = f"accuracy against {name.split()[0]}"
+        found += [Chart(title, name, "test accuracy, %", series, log_x=True, low=low)] if series else []
+    return found
+
+
+def _series(points: Sequence[Mapping[str, Any]], by: str, unit: float) -> tuple[list[float], list[float]]:
+    known = [point for point in points if point[by] is not None]
+    return [unit * point[by] for point in known], [point["accuracy"] for point in known]
 
 
 def _sentence(curve: Curve) -> str:

@@ -1,6 +1,6 @@
 """Results that need no data: Theorem 1, Theorem 2, Fig. 3 and Fig. 4."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from itertools import pairwise
 from math import prod
@@ -72,45 +72,43 @@ def theorem1(
         + ".",
         *(_range(entry) for entry in entries),
     ]
-    charts = [
+    content = {
+        "v_th": V_TH, "channels": channels, "lemma2": lemma2, "ratios": rows, "shortcuts": shortcuts,
+        "networks": entries,
+    }  # fmt: skip
+    title, source = "Theorem 1: gradient norm per block", "noise, at initialisation"
+    return Result("theorem1", title, source, content, comparison, theorem1_charts(content))
+
+
+def theorem1_charts(content: Mapping[str, Any]) -> list[Chart]:
+    """Return the two charts of a kept result."""
+    ratios = [0.8 + 0.05 * i for i in range(49)]
+    rows, phi = content["ratios"], "phi, factor of the squared gradient norm"
+    return [
         Chart(
             "LIF - convolution - tdBN, decay 0",
             "width / v_th",
-            "phi",
+            phi,
             {
                 "measured": ([row["ratio"] for row in rows], [row["phi"] for row in rows]),
-                "calculated": ([0.8 + 0.1 * i for i in range(25)], [predicted_phi(0.8 + 0.1 * i) for i in range(25)]),
-                "the paper": ([0.8, 3.2], [1.0, 1.0]),
+                "calculated": (ratios, [predicted_phi(ratio) for ratio in ratios]),
+                "the paper": (ratios, [1.0] * len(ratios)),
             },
+            looks={"measured": (0, None), "calculated": (1, 0)},
         ),
         Chart(
-            "networks at initialisation",
+            "networks at initialisation, mean over timesteps",
             "block",
-            "phi, mean over timesteps",
+            phi,
             {
                 f"{entry['network']}, decay {entry['decay']:g}": (
                     list(range(1, len(entry["phis"]) + 1)),
                     entry["phis"],
                 )
-                for entry in entries
+                for entry in content["networks"]
             },
         ),
     ]
-    return Result(
-        "theorem1",
-        "Theorem 1: gradient norm per block",
-        "noise, at initialisation",
-        {
-            "v_th": V_TH,
-            "channels": channels,
-            "lemma2": lemma2,
-            "ratios": rows,
-            "shortcuts": shortcuts,
-            "networks": entries,
-        },
-        comparison,
-        charts,
-    )
 
 
 def _rectifiers(gain: float, channels: int, probes: int) -> dict[str, float]:
@@ -214,30 +212,26 @@ def theorem2(*, timesteps: int = 8, neurons: int = 200_000) -> Result:
         f"Resets remove only large potentials, so u is neither normal nor centred: its mean is "
         f"{standard['mean'][-1] / V_TH:.3f} v_th at decay 0.25, {half['mean'][-1] / V_TH:.3f} v_th at 0.5.",
     ]
-    charts = [
-        Chart(
-            f"decay {decay:g}",
-            "timestep",
-            "variance of u / sigma^2",
-            {
-                **{
-                    f"sigma = {row['sigma'] / V_TH:g} v_th": (
-                        list(range(1, timesteps + 1)),
-                        [v / row["sigma"] ** 2 for v in row["variance"]],
-                    )
-                    for row in rows
-                    if row["decay"] == decay
-                },
-                "no reset": (
-                    list(range(1, timesteps + 1)),
-                    [v / V_TH**2 for v in at[decay, V_TH]["without_reset"]],
-                ),
-                "two terms": (list(range(1, timesteps + 1)), [v / V_TH**2 for v in at[decay, V_TH]["two_terms"]]),
-            },
-        )
-        for decay in (0.25, 0.5)
-    ]
-    return Result("theorem2", "Theorem 2: variance of the potential", SIMULATED, {"rows": rows}, comparison, charts)
+    content = {"rows": rows}
+    title = "Theorem 2: variance of the potential"
+    return Result("theorem2", title, SIMULATED, content, comparison, theorem2_charts(content))
+
+
+def theorem2_charts(content: Mapping[str, Any]) -> list[Chart]:
+    """Return a chart for every decay of a kept result."""
+    found = []
+    for decay in dict.fromkeys(row["decay"] for row in content["rows"]):
+        rows = [row for row in content["rows"] if row["decay"] == decay]
+        steps = list(range(1, len(rows[0]["variance"]) + 1))
+        series = {
+            f"sigma = {row['sigma'] / V_TH:g} v_th": (steps, [v / row["sigma"] ** 2 for v in row["variance"]])
+            for row in rows
+        }
+        (standard,) = (row for row in rows if row["sigma"] == V_TH)
+        for label, key in (("no reset", "without_reset"), ("two terms", "two_terms")):
+            series[label] = (steps, [v / V_TH**2 for v in standard[key]])
+        found.append(Chart(f"decay {decay:g}", "timestep", "variance of u / sigma^2", series))
+    return found
 
 
 def fig3(*, timesteps: int = 6) -> Result:
@@ -245,10 +239,6 @@ def fig3(*, timesteps: int = 6) -> Result:
     found = [
         membrane_distribution(ratio * V_TH, decay=DECAY, v_th=V_TH, timesteps=timesteps) for ratio in (0.5, 1.0, 2.0)
     ]
-    series = {}
-    for f in found:
-        centres = [(a + b) / 2 for a, b in pairwise(f.histogram.edges)]
-        series[f"sigma = {f.sigma / V_TH:g} v_th"] = (centres, f.histogram.density)
     comparison = [
         "The paper shows potentials that look like their currents. So do these: over all timesteps, the variance is "
         + ", ".join(
@@ -257,10 +247,18 @@ def fig3(*, timesteps: int = 6) -> Result:
         + ".",
         "The paper does not state its variances; these are ours.",
     ]
-    charts = [Chart("potential before reset, decay 0.25", "u", "density", series)]
-    return Result(
-        "fig3", "Fig. 3: membrane potential", SIMULATED, {"rows": [asdict(f) for f in found]}, comparison, charts
-    )
+    content = {"rows": [asdict(f) for f in found]}
+    return Result("fig3", "Fig. 3: membrane potential", SIMULATED, content, comparison, fig3_charts(content))
+
+
+def fig3_charts(content: Mapping[str, Any]) -> list[Chart]:
+    """Return the chart of a kept result, in units of the threshold."""
+    series = {}
+    for row in content["rows"]:
+        centres = [(a + b) / 2 / V_TH for a, b in pairwise(row["histogram"]["edges"])]
+        series[f"sigma = {row['sigma'] / V_TH:g} v_th"] = (centres, [V_TH * d for d in row["histogram"]["density"]])
+    title = "potential before reset, decay 0.25"
+    return [Chart(title, "u / v_th", "density", series, mark=("threshold", 1.0))]
 
 
 def fig4(*, timesteps: int = 6) -> Result:
@@ -268,7 +266,6 @@ def fig4(*, timesteps: int = 6) -> Result:
     found = [
         firing_distribution(ratio * V_TH, decay=DECAY, v_th=V_TH, timesteps=timesteps) for ratio in (0.25, 1.0, 4.0)
     ]
-    counts = list(range(timesteps + 1))
     low, middle, high = found
     comparison = [
         f"The paper: if the variance is too small, neurons are silent (a); if it is too large, they always fire (c). "
@@ -277,13 +274,13 @@ def fig4(*, timesteps: int = 6) -> Result:
         f"Rates are {low.rate:.4f}, {middle.rate:.3f} and {high.rate:.3f} per timestep. With independent, centred "
         "currents, no variance makes a neuron fire at every timestep: the rate stays below one half.",
     ]
-    charts = [
-        Chart(
-            f"{timesteps} timesteps, decay 0.25",
-            "spikes of a neuron",
-            "share of neurons",
-            {f"sigma = {f.sigma / V_TH:g} v_th": (counts, f.shares) for f in found},
-            bars=True,
-        )
-    ]
-    return Result("fig4", "Fig. 4: firing rates", SIMULATED, {"rows": [asdict(f) for f in found]}, comparison, charts)
+    content = {"rows": [asdict(f) for f in found]}
+    return Result("fig4", "Fig. 4: firing rates", SIMULATED, content, comparison, fig4_charts(content))
+
+
+def fig4_charts(content: Mapping[str, Any]) -> list[Chart]:
+    """Return the chart of a kept result."""
+    counts = list(range(len(content["rows"][0]["shares"])))
+    series = {f"sigma = {row['sigma'] / V_TH:g} v_th": (counts, row["shares"]) for row in content["rows"]}
+    title = f"{counts[-1]} timesteps, decay 0.25"
+    return [Chart(title, "spikes of a neuron", "share of neurons", series, bars=True)]

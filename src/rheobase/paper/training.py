@@ -110,18 +110,19 @@ def fig2_of(
 
 
 def fig2_charts(content: Mapping[str, Any]) -> list[Chart]:
-    """Return the two charts of a kept result. What has no gradient has no line."""
+    """Return the two charts of a kept result: a colour for every decay. What has no gradient has no line."""
+    rows = content["rows"]
+    decays = list(dict.fromkeys(row["decay"] for row in rows))
+    blocks = list(dict.fromkeys((row["width"], row["tdbn"]) for row in rows))
+    looks = {row["label"]: (decays.index(row["decay"]), blocks.index((row["width"], row["tdbn"]))) for row in rows}
     return [
         Chart(
             f"gradient with respect to {what}",
             "layer",
             "mean norm",
-            {
-                row["label"]: (list(range(2, 2 + len(row[what]))), row[what])
-                for row in content["rows"]
-                if any(row[what])
-            },
+            {row["label"]: (list(range(2, 2 + len(row[what]))), row[what]) for row in rows if any(row[what])},
             log=True,
+            looks=looks,
         )
         for what in ("weights", "spikes")
     ]

@@ -1,7 +1,7 @@
 """A chart as plain data. `plots` draws it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -15,3 +15,9 @@ class Chart:
     bars: bool = False
     log: bool = False
     log_x: bool = False
+    low: float | None = None
+    """Where the y axis begins."""
+    mark: tuple[str, float] | None = None
+    """Label and x of an upright line."""
+    looks: Mapping[str, tuple[int, int | None]] = field(default_factory=dict)
+    """By label, the numbers of colour and dashes of a line, without dashes of points. Others count both."""

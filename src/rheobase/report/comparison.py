@@ -1,20 +1,22 @@
 """The results of `tasks.compare` as one HTML page."""
 
 from collections.abc import Mapping, Sequence
-from html import escape
 from typing import Any
 
 from rheobase.report import svg
 from rheobase.report.layout import document, duration, joule, section, table
 
-HEADINGS = ("row", "runs", "last, %", "best, %", "T", "time", "spikes per neuron and timestep", "energy per image")
+HEADINGS = (
+    "row", "name", "runs", "last epoch, %", "best epoch, %", "T", "training time", "spikes per neuron and timestep",
+    "energy per image",
+)  # fmt: skip
 
 
 def render(data: Mapping[str, Any]) -> str:
     """Return the page."""
     rows = data["rows"]
     tested = {i: row for i, row in enumerate(rows, 1) if row["accuracy_last"]}
-    facts = {"runs": str(sum(len(row["runs"]) for row in rows)), "rows": str(len(rows))}
+    facts = {"runs": str(sum(len(row["runs"]) for row in rows))}
     if tested:
         best = max(tested.values(), key=lambda row: row["accuracy_last"]["mean"])
         facts["highest accuracy, last epoch"] = f"{percent(best['accuracy_last'])} %"
@@ -23,7 +25,7 @@ def render(data: Mapping[str, Any]) -> str:
         "Accuracy after the last epoch comes first, the best epoch second. Several seeds: mean and sample deviation.",
         facts,
         [
-            section("The runs", _sentences(notes(data)), _runs(rows), "wide"),
+            section("The runs", _sentences(notes(data)), _runs(rows), "wide runs"),
             section("Settings that differ", "The others are the same in every row.", _settings(data), "wide settings"),
             _curves(tested),
             _against("seconds", "Accuracy against time", "training time, s", tested, 1.0),
@@ -38,6 +40,12 @@ def percent(spread: Mapping[str, Any] | None) -> str:
         return "-"
     deviation = "" if spread["deviation"] is None else f" +- {100 * spread['deviation']:.2f}"
     return f"{100 * spread['mean']:.2f}{deviation}"
+
+
+def name(row: Mapping[str, Any]) -> str:
+    """Return where the runs of a row are, and their seeds."""
+    seeds = ", ".join(str(run["seed"]) for run in row["runs"])
+    return f"{row['name']}, seed{'s' if len(row['runs']) > 1 else ''} {seeds}"
 
 
 def cells(row: Mapping[str, Any]) -> list[str]:
@@ -97,9 +105,7 @@ def spans(numbers: Sequence[int]) -> str:
 
 
 def _runs(rows: Sequence[Mapping[str, Any]]) -> str:
-    names = (f"{row['name']}, seed {', '.join(str(run['seed']) for run in row['runs'])}" for row in rows)
-    where = "".join(f"<li>{escape(name)}</li>" for name in names)
-    return table(HEADINGS, ([str(i), *cells(row)] for i, row in enumerate(rows, 1))) + f"<ol>{where}</ol>"
+    return table(HEADINGS, ([str(i), name(row), *cells(row)] for i, row in enumerate(rows, 1)))
 
 
 def _settings(data: Mapping[str, Any]) -> str:
@@ -107,7 +113,7 @@ def _settings(data: Mapping[str, Any]) -> str:
     if not found:
         return "<p>none</p>"
     headings = ["setting", *(str(i) for i in range(1, len(data["rows"]) + 1))]
-    return table(headings, ([name, *map(_text, values)] for name, values in found.items()))
+    return table(headings, ([setting, *map(_text, values)] for setting, values in found.items()))
 
 
 def _text(value: Any) -> str:
@@ -117,13 +123,13 @@ def _text(value: Any) -> str:
 def _curves(tested: Mapping[int, Mapping[str, Any]]) -> str:
     series, bands = {}, {}
     for number, row in tested.items():
-        name, points = f"{number}: {row['name']}", row["accuracy_by_epoch"]
+        label, points = f"{number}: {row['name']}", row["accuracy_by_epoch"]
         means = [100 * point["accuracy"]["mean"] for point in points]
-        series[name] = ([point["epoch"] for point in points], means)
+        series[label] = ([point["epoch"] for point in points], means)
         if len(row["runs"]) > 1:
             around = [100 * (point["accuracy"]["deviation"] or 0.0) for point in points]
             pairs = list(zip(means, around, strict=True))
-            bands[name] = ([m - d for m, d in pairs], [m + d for m, d in pairs])
+            bands[label] = ([m - d for m, d in pairs], [m + d for m, d in pairs])
     chart = svg.line_chart(series, "epoch", "test accuracy, %", bands=bands)
     return section("Learning curves", "Mean over seeds. The band is their deviation.", chart)
 

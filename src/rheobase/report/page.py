@@ -59,7 +59,7 @@ def _facts(data: Mapping[str, Any]) -> dict[str, str]:
     if done is not None:
         facts |= {
             "energy per image, 45 nm": _joule(done["joule"]),
-            "energy without spikes": _joule(done["dense_joule"]),
+            "energy of the same network without spikes": _joule(done["dense_joule"]),
         }
     return facts
 
@@ -88,7 +88,7 @@ def _timesteps(accuracies: Sequence[float], trained: int, images: int) -> str:
 
 
 def _confusion(data: Mapping[str, Any]) -> str:
-    note = f"{data['images']} test images. Rows are classes, columns are answers of the network."
+    note = f"{data['images']} test images. Rows are classes, columns are predicted classes."
     return _section("Confusion matrix", note, svg.heat_map(data["confusion"], data["classes"]))
 
 
@@ -126,16 +126,22 @@ def _rates(layers: Sequence[Mapping[str, Any]], findings: Sequence[str]) -> str:
     if not layers:
         return _section("Firing rates", "Unknown: the network has no somas of rheobase.nn.", "")
     names = [svg.short(layer["name"]) for layer in layers]
-    chart = svg.bar_chart(names, [layer["rate"] for layer in layers], "layer", "spikes per timestep")
-    words = "".join(f"<li>{escape(f)}</li>" for f in findings) or "<li>all layers are healthy</li>"
+    chart = svg.bar_chart(names, [layer["rate"] for layer in layers], "layer", "spikes per neuron and timestep")
+    told = (finding.partition(": ") for finding in findings)
+    words = "".join(f"<li>{escape(svg.short(name))}: {escape(what)}</li>" for name, _, what in told)
+    words = words or "<li>all layers are healthy</li>"
     return _section("Firing rates", "On test images.", f"{chart}<ul>{words}</ul>")
 
 
 def _gradients(found: Mapping[str, Any] | None) -> str:
     if found is None:
         return _section("Gradient flow", "Unknown: there are no layers between the first and the last.", "")
-    series = {name: (list(range(1, len(found[name]) + 1)), found[name]) for name in ("spikes", "weights")}
-    chart = svg.line_chart(series, "layer", "gradient norm", log=True)
+    names = [svg.short(name) for name in found["layers"]]
+    places = {"spikes": [*range(len(names))], "weights": [i for i, name in enumerate(names) if "shortcut" not in name]}
+    if len(places["weights"]) != len(found["weights"]):  # several synapses in a layer: numbers instead of names
+        names, places = [], {key: [*range(1, len(found[key]) + 1)] for key in places}
+    series = {key: (xs, found[key]) for key, xs in places.items()}
+    chart = svg.line_chart(series, "layer", "gradient norm", log=True, names=names)
     note = "Gradient of the loss at the trained weights. A level curve neither vanishes nor explodes."
     return _section("Gradient flow", note, chart)
 

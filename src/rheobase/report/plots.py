@@ -2,6 +2,7 @@
 
 import textwrap
 from collections.abc import Mapping, Sequence
+from io import BytesIO
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,8 @@ from rheobase.report.charts import Chart
 # The palette of Okabe and Ito, which is safe for colour-blind readers.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 GREYS = ("#8C959F", "#C3CAD1")  # what our own bars are compared with
-LINES = ("-", "--", ":")
+LINES = ("-", "--", ":", "-.", (0, (8, 2)), (0, (3, 1, 1, 1, 1, 1)))
+LEGEND: Mapping[str, Any] = {"fontsize": 7, "frameon": False, "handlelength": 4.5}  # so long that dashes can be seen
 LETTERS = 64  # of a title above one chart; more would be cut off
 SMALL = 90  # letters of a legend in one line
 LABELS = 18  # numbers under the bars of one chart; more would overlap
@@ -83,6 +85,11 @@ def draw(name: str, title: str, charts: Sequence[Chart], folder: Path) -> list[P
     for axes, chart in zip(frames, charts, strict=True):
         (_bars_of_words if _of_words(chart) else _chart)(axes, chart)
         axes.set_xlabel(axes.get_xlabel() if axes.xaxis.get_tick_params()["labelbottom"] else "")
+    if len(charts) > 1 and len({tuple(chart.series) for chart in charts}) == 1:
+        _common_legend(picture, charts)
+    else:
+        for axes, chart in zip(frames, charts, strict=True):
+            _legend(axes, chart)
     paths = [folder / f"{name}.{kind}" for kind in ("svg", "png")]
     for path in paths:
         _save(picture, path)
@@ -90,8 +97,14 @@ def draw(name: str, title: str, charts: Sequence[Chart], folder: Path) -> list[P
 
 
 def _save(picture: Any, path: Path) -> None:
+    """Save a plot. A PNG gets a palette, which makes it a third of the size."""
+    drawn, kind = BytesIO(), path.suffix.removeprefix(".")
+    picture.savefig(drawn, dpi=120, format=kind)
     with atomic_write(path) as part:
-        picture.savefig(part, dpi=120, format=path.suffix.removeprefix("."))
+        if kind == "png":
+            need("PIL.Image", "a plot").open(drawn).convert("RGB").quantize().save(part, kind, optimize=True)
+        else:
+            part.write_bytes(drawn.getvalue())
 
 
 def _of_words(chart: Chart) -> bool:
@@ -122,38 +135,64 @@ def _value(value: float) -> str:
 def _chart(axes: Any, chart: Chart) -> None:
     count = len(chart.series)
     for i, (label, (xs, ys)) in enumerate(chart.series.items()):
-        colour = COLOURS[i % len(COLOURS)]
+        hue, dashes = chart.looks.get(label, (i, i))
+        colour = COLOURS[hue % len(COLOURS)]
         if chart.bars:
             places = [p + (i - (count - 1) / 2) * 0.8 / count for p in range(len(xs))]
             axes.bar(places, ys, 0.8 / count, label=label, color=colour)
+        elif dashes is None:
+            axes.plot(xs, ys, label=label, color=colour, marker="o", linestyle="", zorder=3)
         else:
-            axes.plot(xs, ys, label=label, color=colour, marker="." if len(xs) < 30 else "", linestyle=LINES[i % 3])
+            line = LINES[dashes % len(LINES)]
+            axes.plot(xs, ys, label=label, color=colour, marker="." if len(xs) < 30 else "", linestyle=line)
     if chart.bars:
         xs = next(iter(chart.series.values()))[0]
         every = ceil(len(xs) / LABELS)
         axes.set_xticks(range(0, len(xs), every), xs[::every], fontsize=7)
+    if chart.mark:
+        label, place = chart.mark
+        axes.axvline(place, label=label, color=COLOURS[-1], linestyle=LINES[1], linewidth=1)
     if chart.log:
         axes.set_yscale("log")
-    if chart.log_x and all(float(x).is_integer() for xs, _ in chart.series.values() for x in xs):
-        axes.set_xscale("log", base=2)  # counts such as timesteps, which double
+        ticker, (low, high) = need("matplotlib.ticker", "a plot"), axes.get_ylim()
+        axes.yaxis.set_major_locator(ticker.MaxNLocator(6) if high < 10 * low else ticker.LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_minor_locator(ticker.NullLocator())
+    if chart.log_x:  # counts such as timesteps double
+        counts = all(float(x).is_integer() for xs, _ in chart.series.values() for x in xs)
+        axes.set_xscale("log", base=2 if counts else 10)
         axes.xaxis.set_major_formatter("{x:g}")
-    elif chart.log_x:
-        axes.set_xscale("log")
+    axes.set_ylim(bottom=chart.low)
     _name(axes, chart, x=chart.x, y=chart.y)
 
 
 def _name(axes: Any, chart: Chart, x: str, y: str) -> None:
-    """Write the title, the names of the axes, and a legend below them, where it covers nothing."""
     axes.set(xlabel=x, ylabel=y)
     axes.set_title(chart.title, fontsize=9, loc="left")
     _bare(axes)
+
+
+def _legend(axes: Any, chart: Chart) -> None:
+    """Write a legend below the name of the x axis, where it covers nothing."""
     if len(chart.series) > 1:
-        columns = max(1, SMALL // (max(map(len, chart.series)) + 7))  # a line and gaps take as much as seven
         moved = need("matplotlib.transforms", "a plot").offset_copy
         below = moved(axes.transAxes, axes.figure, y=-BELOW, units="points")
-        axes.legend(
-            fontsize=7, frameon=False, ncols=columns, loc="upper center", bbox_to_anchor=(0.5, 0), bbox_transform=below
-        )
+        place = {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "bbox_transform": below}
+        axes.legend(ncols=_columns(chart, 1), **LEGEND, **place)
+
+
+def _common_legend(picture: Any, charts: Sequence[Chart]) -> None:
+    """Write one legend below charts that have the same lines."""
+    if len(charts[0].series) > 1:
+        lines = picture.axes[0].get_legend_handles_labels()
+        picture.legend(*lines, ncols=_columns(charts[0], len(charts)), loc="outside lower center", **LEGEND)
+
+
+def _columns(chart: Chart, charts: int) -> int:
+    """Return the number of columns of a legend below some charts, in rows of about the same length."""
+    room = max(1, SMALL * charts // (max(map(len, chart.series)) + 11))  # a line and gaps take as much as eleven
+    lines = len(chart.series) + (chart.mark is not None)
+    return ceil(lines / ceil(lines / room))
 
 
 def _bare(axes: Any) -> None:

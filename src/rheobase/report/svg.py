@@ -12,12 +12,20 @@ Series = Mapping[str, tuple[Sequence[float], Sequence[float]]]
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 360, 210, 46, 34, 8
 DASHES = ("", "6 3", "2 3", "8 3 2 3")
 SQUARE = 260  # of a confusion matrix
-LETTER, NAME = 6.2, 12  # about the width of a letter, and the most letters of a class that are shown
+RASTER = 520  # the width of a raster, which has more room than the others
+LETTER, NAME = 6.2, 13  # about the width of a letter, and the most letters of a name that are shown
+LINE, SINE = 15, 0.77  # from one turned name to the next, and the sine of their angle
+BELOW = 15  # from a frame to the foot of the numbers below it
 Bands = Mapping[str, tuple[Sequence[float], Sequence[float]]]
 
 
-def line_chart(series: Series, x: str, y: str, *, log: bool = False, bands: Bands | None = None) -> str:
-    """Draw lines that differ in colour and dashes, some with a band (low, high). Points show their values as titles."""
+def line_chart(
+    series: Series, x: str, y: str, *, log: bool = False, bands: Bands | None = None, names: Sequence[str] = ()
+) -> str:
+    """Draw lines that differ in colour and dashes, some with a band (low, high). Points show their values as titles.
+
+    With `names`, x counts them from 0.
+    """
     bands = bands or {}
     series = {label: _finite(xs, ys, log) for label, (xs, ys) in series.items()}
     every_x = [v for xs, _ in series.values() for v in xs]
@@ -26,16 +34,18 @@ def line_chart(series: Series, x: str, y: str, *, log: bool = False, bands: Band
         return '<p class="note">nothing to draw</p>'
     ticks, place_y = _axis(every_y, log)
     low, high = min(every_x), max(every_x)
+    wide = (WIDTH - LEFT - 10) / max(1, len(names))
 
     def place_x(v: float) -> float:
-        return LEFT + (v - low) / ((high - low) or 1) * (WIDTH - LEFT - 10)
+        return LEFT + (wide * (v + 0.5) if names else (v - low) / ((high - low) or 1) * wide)
 
-    parts = [_frame(ticks, place_y, x, y)]
-    step = max(1, ceil((high - low) / 6))
-    for i in range(7):
-        v = low + i * step
-        if v <= high:
-            parts.append(_text(place_x(v), HEIGHT - BOTTOM + 13, f"{v:g}", "middle"))
+    if names:
+        parts, more = _under(names, place_x(0), wide, HEIGHT - BOTTOM)
+    else:
+        step = max(1, ceil((high - low) / 6))
+        marks = [v for v in (low + i * step for i in range(7)) if v <= high]
+        parts, more = [_text(place_x(v), HEIGHT - BOTTOM + BELOW, f"{v:g}", "middle") for v in marks], 0
+    parts.append(_frame(ticks, place_y, x, y, more))
     for i, (label, (xs, ys)) in enumerate(series.items()):
         if label in bands:
             low_edge, high_edge = (list(zip(xs, edge, strict=True)) for edge in bands[label])
@@ -46,10 +56,10 @@ def line_chart(series: Series, x: str, y: str, *, log: bool = False, bands: Band
         if len(xs) <= 60:
             parts += [
                 f'<circle class="dot c{i % 4}" cx="{place_x(a):.1f}" cy="{place_y(b):.1f}" r="2.5">'
-                f"<title>{escape(label)} {a:g}: {b:.4g}</title></circle>"
+                f"<title>{escape(f'{label} {names[int(a)]}' if names else f'{label} {a:g}')}: {b:.4g}</title></circle>"
                 for a, b in zip(xs, ys, strict=True)
             ]
-    return _svg(parts, f"{y} against {x}") + _legend(list(series))
+    return _svg(parts, f"{y} against {x}", WIDTH, HEIGHT + more) + _legend(list(series))
 
 
 def scatter(points: Mapping[int, tuple[str, float, float, float]], x: str, y: str) -> str:
@@ -60,12 +70,14 @@ def scatter(points: Mapping[int, tuple[str, float, float, float]], x: str, y: st
     every_x = [a for _, a, _, _ in points.values()]
     marks = _round_marks(min(every_x), max(every_x))
     low, high = marks[0], marks[-1]
+    words = [f"{v:.6g}" for v in marks]
+    start = LEFT + 4 + LETTER * len(words[0]) / 2  # so that the first number stands beside those of the other axis
     parts = [_frame(ticks, place_y, x, y)]
 
     def place_x(v: float) -> float:
-        return LEFT + 8 + (v - low) / (high - low) * (WIDTH - LEFT - 34)
+        return start + (v - low) / (high - low) * (WIDTH - 26 - start)
 
-    parts += [_text(place_x(v), HEIGHT - BOTTOM + 13, f"{v:.6g}", "middle") for v in marks]
+    parts += [_text(place_x(v), HEIGHT - BOTTOM + BELOW, word, "middle") for v, word in zip(marks, words, strict=True)]
     for number, (label, a, b, d) in points.items():
         left, said, colour = place_x(a), f"{escape(label)}: {a:.4g}, {b:.4g}", f"c{(number - 1) % 4}"
         top, bottom = place_y(b + d), place_y(b - d)
@@ -78,20 +90,18 @@ def scatter(points: Mapping[int, tuple[str, float, float, float]], x: str, y: st
 
 
 def bar_chart(labels: Sequence[str], values: Sequence[float], x: str, y: str) -> str:
-    """Draw numbered bars, each with its label and value as title."""
+    """Draw bars with their labels below them, each with its label and value as title."""
     ticks, place_y = _axis([0.0, *values], False)
-    wide = (WIDTH - LEFT - 10) / max(1, len(values))
-    parts = [_frame(ticks, place_y, x, y)]
-    every = ceil(len(values) / 18)
+    wide = (WIDTH - LEFT - 10) / len(values)
+    parts, more = _under(labels, LEFT + wide / 2, wide, HEIGHT - BOTTOM)
+    parts.append(_frame(ticks, place_y, x, y, more))
     for i, (label, value) in enumerate(zip(labels, values, strict=True)):
         left, top = LEFT + i * wide, place_y(value)
         parts.append(
             f'<rect class="bar" x="{left + wide * 0.1:.1f}" y="{top:.1f}" width="{wide * 0.8:.1f}" '
             f'height="{HEIGHT - BOTTOM - top:.1f}"><title>{escape(label)}: {value:.4g}</title></rect>'
         )
-        if i % every == 0:
-            parts.append(_text(left + wide / 2, HEIGHT - BOTTOM + 13, str(i + 1), "middle"))
-    return _svg(parts, f"{y} by {x}")
+    return _svg(parts, f"{y} by {x}", WIDTH, HEIGHT + more)
 
 
 def histogram(edges: Sequence[float], density: Sequence[float], mark: float, title: str) -> str:
@@ -117,21 +127,14 @@ def histogram(edges: Sequence[float], density: Sequence[float], mark: float, tit
 
 
 def heat_map(matrix: Sequence[Sequence[int]], labels: Sequence[str]) -> str:
-    """Draw a confusion matrix: rows are classes, columns answers. Of many classes, only some have room for a name."""
+    """Draw a confusion matrix: rows are classes, columns predicted ones. Of many, only some have room for a name."""
     names = [label if len(label) <= NAME else f"{label[: NAME - 1]}\u2026" for label in labels]
-    longest = LETTER * max(map(len, names))
     top, n = 4, len(labels)
     side = SQUARE / n
-    left = (WIDTH - SQUARE + longest) / 2
-    gap, every, bottom = min(1, side / 10), ceil(15 / side), top + SQUARE
-    parts = []
-    for i in range(0, n, every):
-        parts.append(_text(left - 4, top + (i + 0.5) * side + 4, names[i], "end"))
-        x = left + (i + 0.5) * side
-        if longest < every * side:
-            parts.append(_text(x, bottom + 12, names[i], "middle"))
-        else:
-            parts.append(_text(x + 4, bottom + 8, names[i], "end", turned=-50))
+    left = (WIDTH - SQUARE + LETTER * max(map(len, names))) / 2
+    gap, bottom = min(1, side / 10), top + SQUARE
+    parts, more = _under(names, left + side / 2, side, bottom)
+    parts += [_text(left - 4, top + (i + 0.5) * side + 4, names[i], "end") for i in range(0, n, ceil(LINE / side))]
     for i, row in enumerate(matrix):
         for j, count in ((j, count) for j, count in enumerate(row) if count):
             share, x, y = count / sum(row), left + j * side, top + i * side
@@ -143,37 +146,36 @@ def heat_map(matrix: Sequence[Sequence[int]], labels: Sequence[str]) -> str:
             if n <= 12:
                 ink, x, y = ' class="inverse"' if share > 0.5 else "", x + side / 2, y + side / 2 + 3.5
                 parts.append(f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="middle"{ink}>{count}</text>')
-    below = 16 if longest < every * side else 16 + 0.77 * longest  # sine of the angle
-    return _svg(parts, "confusion matrix", WIDTH, ceil(bottom + below))
+    return _svg(parts, "confusion matrix", WIDTH, bottom + BELOW + 4 + more)
 
 
 def raster(layers: Mapping[str, Sequence[Sequence[int]]]) -> str:
-    """Draw the spikes of a few neurons per layer. Time runs to the right. Many layers stand in two columns."""
+    """Draw the spikes of a few neurons per layer. Time runs to the right. Many layers stand in columns."""
     steps = max(len(row) for rows in layers.values() for row in rows)
-    halves = 2 if len(layers) > 9 and (WIDTH / 2 - 96) / steps >= 10 else 1
-    wide, count = WIDTH / halves, ceil(len(layers) / halves)
-    column, every = min(66.0, (wide - 96) / steps), ceil(steps / 8)
-    gap = min(1, column / 10)
+    columns = max(1, min(ceil(len(layers) / 9), RASTER // (96 + 10 * steps)))
+    wide, count = RASTER / columns, ceil(len(layers) / columns)
+    step, every = (wide - 96) / steps, ceil(steps / 8)
+    gap = min(1, step / 10)
     parts, lowest = [], 0.0
-    for half in range(halves):
-        left, y = half * wide + 92, 4.0
-        for name, rows in list(layers.items())[half * count : (half + 1) * count]:
+    for column in range(columns):
+        left, y = column * wide + 92, 4.0
+        for name, rows in list(layers.items())[column * count : (column + 1) * count]:
             tall = 3.4 * len(rows)
-            parts.append(_text(left - 4, y + tall / 2 + 3, short(name), "end"))
+            parts.append(_text(left - 4, y + tall / 2 + 3, _end(short(name)), "end"))
             parts.append(
-                f'<rect class="band" x="{left:.1f}" y="{y:.1f}" width="{column * steps:.1f}" height="{tall:.1f}"/>'
+                f'<rect class="band" x="{left:.1f}" y="{y:.1f}" width="{step * steps:.1f}" height="{tall:.1f}"/>'
             )
             for k, row in enumerate(rows):
                 parts += [
-                    f'<rect class="spike" x="{left + t * column + gap:.1f}" y="{y + 3.4 * k + 0.4:.1f}" '
-                    f'width="{column - 2 * gap:.1f}" height="2.6"/>'
+                    f'<rect class="spike" x="{left + t * step + gap:.1f}" y="{y + 3.4 * k + 0.4:.1f}" '
+                    f'width="{step - 2 * gap:.1f}" height="2.6"/>'
                     for t, fired in enumerate(row)
                     if fired
                 ]
             y += tall + 5
-        parts += [_text(left + (t + 0.5) * column, y + 9, str(t + 1), "middle") for t in range(0, steps, every)]
+        parts += [_text(left + (t + 0.5) * step, y + 9, str(t + 1), "middle") for t in range(0, steps, every)]
         lowest = max(lowest, y)
-    return _svg(parts, "spikes over time", WIDTH, int(lowest + 16))
+    return _svg(parts, "spikes over time", RASTER, int(lowest + 16))
 
 
 def network(graph: Sequence[Mapping[str, Any]], rates: Mapping[str, float]) -> str:
@@ -225,6 +227,11 @@ def short(name: str) -> str:
     return name.replace("_", ".").removeprefix("body.")
 
 
+def _end(name: str) -> str:
+    """Return the end of a long name, which is what tells layers apart."""
+    return name if len(name) <= NAME else f"\u2026{name[1 - NAME :]}"
+
+
 def _finite(xs: Sequence[float], ys: Sequence[float], log: bool) -> tuple[list[float], list[float]]:
     kept = [(a, b) for a, b in zip(xs, ys, strict=True) if isfinite(b) and (b > 0 or not log)]
     return [a for a, _ in kept], [b for _, b in kept]
@@ -254,13 +261,27 @@ def _round_marks(low: float, high: float) -> list[float]:
     return [i * step for i in range(first, last + 1)]
 
 
-def _frame(ticks: Sequence[tuple[float, str]], place_y: Any, x: str, y: str) -> str:
+def _under(names: Sequence[str], left: float, pitch: float, bottom: float) -> tuple[list[str], int]:
+    """Write names below a frame, turned where they are too long, and only some of many.
+
+    Return the height by which they exceed a line, too.
+    """
+    every = ceil(LINE / pitch)
+    shown = [(left + i * pitch, _end(names[i])) for i in range(0, len(names), every)]
+    longest = LETTER * max(len(name) for _, name in shown)
+    if longest + 2 * LETTER < every * pitch:
+        return [_text(x, bottom + BELOW, name, "middle") for x, name in shown], 0
+    return [_text(x + 4, bottom + 8, name, "end", turned=-50) for x, name in shown], ceil(SINE * longest) - 6
+
+
+def _frame(ticks: Sequence[tuple[float, str]], place_y: Any, x: str, y: str, more: int = 0) -> str:
+    """Draw the axes. The name of the x axis stands lower by `more`."""
     parts = []
     for value, label in ticks:
         place = place_y(value)
         parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - 10}" y1="{place:.1f}" y2="{place:.1f}"/>')
         parts.append(_text(LEFT - 5, place + 3.5, label, "end"))
-    parts.append(_text((LEFT + WIDTH) / 2, HEIGHT - 5, x, "middle"))
+    parts.append(_text((LEFT + WIDTH) / 2, HEIGHT - 5 + more, x, "middle"))
     middle = (HEIGHT - BOTTOM) / 2
     parts.append(_text(10, middle, y, "middle", turned=-90))
     return "".join(parts)
