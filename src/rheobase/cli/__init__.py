@@ -10,7 +10,7 @@ import typer
 
 from rheobase import __version__, plugins
 from rheobase.cli import analysis, compare, data, deploy, evaluate, lists, plan, train
-from rheobase.cli.common import errors
+from rheobase.cli.common import errors, switch
 from rheobase.cli.terminal import one_line
 
 __all__ = ["app", "main"]
@@ -34,10 +34,8 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def _options(
-    debug: Annotated[bool, typer.Option("--debug", help="Show the full traceback of an error.")] = False,
-    version: Annotated[
-        bool, typer.Option("--version", help="Show the version.", callback=_print_version, is_eager=True)
-    ] = False,
+    debug: Annotated[bool, switch("--debug", "Show the full traceback of an error.")] = False,
+    version: Annotated[bool, switch("--version", "Show the version.", callback=_print_version, is_eager=True)] = False,
 ) -> None: ...
 
 

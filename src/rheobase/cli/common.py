@@ -37,7 +37,14 @@ SettingsOption = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Change a setting of the recipe; repeatable."),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
+
+
+def switch(name: str, help: str, **options: Any) -> Any:
+    """Return an option that takes no value, whose help therefore names no type."""
+    return typer.Option(name, help=help, metavar="", **options)
+
+
+JsonOption = Annotated[bool, switch("--json", "Print one JSON document instead of text.")]
 
 _plugins: list[str] = []  # given on this command line
 
@@ -57,7 +64,7 @@ PluginOption = Annotated[
     typer.Option(
         "--plugin",
         metavar="FILE|MODULE",
-        help="Python file or module with your own parts; see docs/plugins.md.",
+        help="Python file or module that registers your own parts.",
         callback=_load_plugins,
     ),
 ]

@@ -22,6 +22,7 @@ from rheobase.cli.common import (
     how_far,
     print_json,
     print_next,
+    switch,
     table,
     target_file,
 )
@@ -98,7 +99,7 @@ def fold(run: RunArgument, data: DataOption = None, out: OutOption = None, plugi
 
 def convert(
     run: RunArgument,
-    method: Annotated[Method, typer.Option(help="How to choose thresholds; see docs/convert.md.")],
+    method: Annotated[Method, typer.Option(help="How to choose thresholds.")],
     timesteps: Annotated[int, typer.Option(min=1, help="Timesteps of the spiking network.")],
     images: Annotated[int, typer.Option(min=1, help="Training images used to choose thresholds.")] = 256,
     percentile: Annotated[
@@ -106,9 +107,7 @@ def convert(
         typer.Option(help="Threshold as a percentile: of activations (data-norm) or currents (spike-norm, rmp)."),
     ] = None,
     reset: Annotated[Reset | None, typer.Option(help="For data-norm: hard (to 0) or soft (by the threshold).")] = None,
-    spread: Annotated[
-        bool, typer.Option("--spread", help="For calibrated: start neurons at 0, for hybrid training.")
-    ] = False,
+    spread: Annotated[bool, switch("--spread", "For calibrated: start neurons at 0, for hybrid training.")] = False,
     seed: Annotated[int, typer.Option(help="Seed that selects the training images.")] = 0,
     data: DataOption = None,
     device: DeviceOption = "auto",
@@ -144,10 +143,8 @@ def convert(
 def export(
     network: NetworkArgument,
     to: Annotated[Format, typer.Option(help="Format of the file.")],
-    int8: Annotated[bool, typer.Option("--int8", help="Quantise the weights to int8; ONNX stores doubles.")] = False,
-    int16: Annotated[
-        bool, typer.Option("--int16", help="Quantise the weights to 16 bits: fewer spikes change.")
-    ] = False,
+    int8: Annotated[bool, switch("--int8", "Quantise the weights to int8; ONNX stores doubles.")] = False,
+    int16: Annotated[bool, switch("--int16", "Quantise the weights to 16 bits: fewer spikes change.")] = False,
     form: Annotated[Form, typer.Option(help="Form of a NIR file; portable uses convolutions only.")] = Form.canonical,
     data: DataOption = None,
     device: Annotated[str, typer.Option(help="Device for quantising: auto, cpu, cuda or cuda:N.")] = "auto",

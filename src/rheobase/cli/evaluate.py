@@ -18,6 +18,8 @@ from rheobase.cli.common import (
     ordinal,
     print_json,
     print_rates,
+    print_wrapped,
+    switch,
     table,
 )
 
@@ -31,7 +33,7 @@ def evaluate(
     network: NetworkArgument,
     data: DataOption = None,
     timesteps: Annotated[int | None, typer.Option(help="Number of timesteps; default: as trained.")] = None,
-    sweep: Annotated[bool, typer.Option("--sweep", help="Evaluate at 1, 2, 4, ... timesteps in one pass.")] = False,
+    sweep: Annotated[bool, switch("--sweep", "Evaluate at 1, 2, 4, ... timesteps in one pass.")] = False,
     device: DeviceOption = "auto",
     json: JsonOption = False,
     plugin: PluginOption = None,
@@ -60,15 +62,16 @@ def evaluate(
 
 
 def _sweep(network: Path, *, json: bool, **options: Any) -> None:
-    from rheobase.report.layout import joule
+    from rheobase.report.layout import ENERGY_NOTE, joule
     from rheobase.tasks.sweep import sweep_network
 
     found = sweep_network(network, **options)
     if json:
         print_json({"network": str(network), "rows": [asdict(row) for row in found]})
         return
-    rows = table("timesteps", "test accuracy", "spikes per neuron and timestep", "energy per image, 45 nm")
+    rows = table("timesteps", "test accuracy", "spikes per neuron and timestep", "energy per image")
     for row in found:
         cells = (f"{100 * row.accuracy:.2f} %", f"{row.firing_rate:.3f}", joule(row.joule))
         rows.add_row(str(row.timesteps), *cells)
     console.print(rows, soft_wrap=False)
+    print_wrapped(ENERGY_NOTE, rest="")

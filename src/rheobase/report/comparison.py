@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rheobase.report import svg
-from rheobase.report.layout import document, duration, joule, section, table
+from rheobase.report.layout import ENERGY_NOTE, document, duration, joule, section, table
 
 HEADINGS = (
     "row", "name", "runs", "last epoch, %", "best epoch, %", "T", "training time", "spikes per neuron and timestep",
@@ -75,7 +75,7 @@ def notes(data: Mapping[str, Any]) -> list[str]:
             rows_of.setdefault(f": {row['runs'][0]['not_known']}", []).append(i)
     found = [_of_rows(rows, what) for what, rows in rows_of.items()]
     if any(row["joule"] for row in data["rows"]):
-        found.append("energy is estimated from mean firing rates, for 45 nm, without memory traffic")
+        found.append(ENERGY_NOTE)
     if data["simulated"]:
         found.append("simulated recordings say nothing about real ones")
     return found

@@ -5,6 +5,10 @@ from html import escape
 from importlib.resources import files
 from string import Template
 
+ENERGY_NOTE = (
+    "energy is estimated from mean firing rates, for 45 nm, without memory traffic; `rheobase report` counts operations"
+)
+
 
 def document(title: str, lead: str, facts: Mapping[str, str], sections: Iterable[str]) -> str:
     """Return a self-contained page that opens from disk, in light or dark mode as the reader prefers."""
