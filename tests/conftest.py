@@ -1,6 +1,7 @@
 """Every test starts from the same random state and sees NaN wherever memory was never written."""
 
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -14,6 +15,9 @@ from rheobase import plugins
 with torch.device("cpu"):  # the first such context notes which functions allocate: before they are replaced below
     torch.empty(0)
 
+
+# A shell lets what it starts in the background ignore Ctrl-C, and so would the commands that tests start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Without a GPU, Triton's kernels run in its interpreter; it reads this when a kernel is defined.
 if not torch.cuda.is_available():
