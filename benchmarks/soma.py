@@ -12,7 +12,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from rich.console import Console
@@ -57,8 +57,21 @@ def shapes(setting: Setting) -> Counter[Shape]:
     return found
 
 
-def steps(shape: Shape, setting: Setting, backend: str) -> dict[str, tuple[int, Callable[[], Any]]]:
-    """Return the four steps on random data: name -> (bytes, call)."""
+class Work(NamedTuple):
+    """What the four steps of a soma need: its branches, the gradient of its spikes, and its neurons."""
+
+    xs: list[Tensor]
+    grad: Tensor
+    neurons: fused.Neurons
+
+    @property
+    def count(self) -> float:
+        """The number of values per channel."""
+        return self.grad.numel() / self.grad.shape[2]
+
+
+def work(shape: Shape, setting: Setting, backend: str) -> Work:
+    """Return random inputs of this shape, and neurons with their moments."""
     timesteps, batch, channels = shape.sequence[:3]
     dtype = torch.bfloat16 if setting.half else torch.float32
 
@@ -69,12 +82,15 @@ def steps(shape: Shape, setting: Setting, backend: str) -> dict[str, tuple[int, 
         return flat.unflatten(0, (length, batch))
 
     xs = [sequence(1 if shape.static else timesteps).expand(shape.sequence) for _ in range(shape.branches)]
-    grad = sequence(timesteps)
     weight = torch.ones(shape.branches, channels, device=setting.device)
-    count = grad.numel() / channels
     constants = fused.Constants(DECAY, V_TH, WIDTH, EPS)
     mean, var = fused.statistics(xs, backend)[:-1].chunk(2)
-    neurons = fused.Neurons(weight, torch.zeros_like(weight), mean, var, None, constants)
+    return Work(xs, sequence(timesteps), fused.Neurons(weight, torch.zeros_like(weight), mean, var, None, constants))
+
+
+def steps(shape: Shape, setting: Setting, backend: str) -> dict[str, tuple[int, Callable[[], Any]]]:
+    """Return the four steps on random data: name -> (bytes, call)."""
+    xs, grad, neurons = given = work(shape, setting, backend)
     neuron = neurons.arguments
     sums, du = fused.backward_sums(grad, xs, *neuron, backend == "cpu", backend)
 
@@ -89,7 +105,7 @@ def steps(shape: Shape, setting: Setting, backend: str) -> dict[str, tuple[int, 
         ),
         "backward_inputs": (
             2 * inputs + whole,
-            lambda: fused.backward_inputs(grad, xs, *neuron, du, sums, count, backend),
+            lambda: fused.backward_inputs(grad, xs, *neuron, du, sums, given.count, backend),
         ),
     }
 

@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves
 
 from benchmarks.contenders import Setting
 from benchmarks.output import result_path
-from benchmarks.soma import shapes, steps
+from benchmarks.soma import Shape, shapes, steps
 from rheobase.files import finite_or_null
 from rheobase.kernels.launching import compiled_ahead
 from rheobase.kernels.triton import PROGRAMS, TILES, Tile
@@ -51,15 +51,21 @@ Calls = list[tuple[int, dict[str, Callable[[], Any]]]]
 """How many somas receive an input of some shape, and the four steps on it."""
 
 
-def largest(setting: Setting) -> Calls:
-    """Return the steps on the inputs that move most of the bytes."""
+def largest_shapes(setting: Setting) -> dict[Shape, int]:
+    """Return the inputs that move most of the bytes, and how many somas receive each."""
     found, kept = shapes(setting), []
     for branches in (1, 2):
         own = [shape for shape in found if shape.branches == branches and not shape.static]
         own.sort(key=lambda shape: found[shape] * prod(shape.sequence), reverse=True)
         kept += own[:LARGEST]
+    return {shape: found[shape] for shape in kept}
+
+
+def largest(setting: Setting) -> Calls:
+    """Return the steps on the inputs that move most of the bytes."""
     return [
-        (found[shape], {name: call for name, (_, call) in steps(shape, setting, "triton").items()}) for shape in kept
+        (times, {name: call for name, (_, call) in steps(shape, setting, "triton").items()})
+        for shape, times in largest_shapes(setting).items()
     ]
 
 
