@@ -65,7 +65,7 @@ def _description(function: object) -> str:
 
 
 def models(json: JsonOption = False, plugin: PluginOption = None) -> None:
-    """List the networks, and the trained networks that ship with the package."""
+    """List the networks, and the trained networks that come with the package."""
     from rheobase.analysis.sizes import summary
     from rheobase.deploy import shipped
     from rheobase.models import MODELS
@@ -87,6 +87,6 @@ def models(json: JsonOption = False, plugin: PluginOption = None) -> None:
             f"{s.name:<{width}} {s.layers:>6} {parameters:>10} {s.multiplications:>15.3g} {'x'.join(map(str, s.shape))}"
         )
         print_wrapped(s.purpose, "  ")
-    console.print("\ntrained networks that ship with the package:")
+    console.print("\ntrained networks that come with the package:")
     for name, r in recipes.items():
         print_wrapped(f"{name}: {r.network} on {r.data}, T = {r.timesteps}", "  ")
