@@ -166,6 +166,11 @@ def target_file(path: Path, kind: str) -> Path:
     return path
 
 
+def counted(number: int, what: str) -> str:
+    """Return a number with its noun: 1 epoch, 2 epochs."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
 def ordinal(number: int) -> str:
     """Return the ordinal of a number: 5 -> 5th."""
     ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")

@@ -17,6 +17,7 @@ from rheobase.cli.common import (
     add_command,
     command_line,
     console,
+    counted,
     export_hint,
     file_of,
     how_far,
@@ -209,7 +210,7 @@ def verify(
     if found.simulation is not None:
         other = found.simulation
         console.print(
-            f"event-driven simulator, {other.images} image{'' if other.images == 1 else 's'}: "
+            f"event-driven simulator, {counted(other.images, 'image')}: "
             f"{other.different} spikes differ, logits differ by {100 * other.logits:.2g} %"
         )
     if found.operations is not None:

@@ -7,7 +7,16 @@ from typing import Annotated
 
 import typer
 
-from rheobase.cli.common import JsonOption, PluginOption, add_command, console, print_json, print_wrapped, table
+from rheobase.cli.common import (
+    JsonOption,
+    PluginOption,
+    add_command,
+    console,
+    counted,
+    print_json,
+    print_wrapped,
+    table,
+)
 
 
 def register(app: typer.Typer) -> None:
@@ -33,8 +42,7 @@ def recipes(
         return
     width = max(map(len, found))
     for name, (r, words) in found.items():
-        epochs = "epoch" if r.epochs == 1 else "epochs"
-        print_wrapped(f"{name:<{width}}  {r.network} on {r.data}, T = {r.timesteps}, {r.epochs} {epochs}")
+        print_wrapped(f"{name:<{width}}  {r.network} on {r.data}, T = {r.timesteps}, {counted(r.epochs, 'epoch')}")
         print_wrapped(words.partition("\n\n")[0], "  ")
 
 

@@ -23,6 +23,7 @@ from rheobase.cli.common import (
     add_command,
     command_line,
     console,
+    counted,
     errors,
     export_hint,
     print_next,
@@ -195,7 +196,7 @@ def _tell_finished(folder: Path) -> None:
 
     if _leads():
         recipe = Run(folder).recipe
-        console.print(f"{folder} is finished: {recipe.epochs} epochs of {recipe.name}, seed {recipe.seed}")
+        console.print(f"{folder} is finished: {counted(recipe.epochs, 'epoch')} of {recipe.name}, seed {recipe.seed}")
 
 
 def _start_or_go_on(
