@@ -97,7 +97,7 @@ def theorem2() -> str:
                 f"{row['mean'][-1] / v_th:.3f}",
             )
         )
-    headings = ("decay", "sigma / v_th", "share that fires", "variance / sigma^2, step 8", "without resets")
+    headings = ("decay", "sigma / v_th", "share that fires", "variance / sigma^2, timestep 8", "without resets")
     return table((*headings, "two terms", "mean of u / v_th"), rows)
 
 
@@ -120,7 +120,14 @@ def table6() -> str:
             )
         )
     rows.append(("the paper", "6", "1.8e+09", "3.4e+07", f"{1.8e9 / 6 / spiking:.3f}", ""))
-    headings = ("trained ResNet-19, CIFAR-10", "T", "additions", "multiplications", "connections used at a step", "mJ")
+    headings = (
+        "trained ResNet-19, CIFAR-10",
+        "T",
+        "additions",
+        "multiplications",
+        "connections used per timestep",
+        "mJ",
+    )
     sentences = json.loads(paths[-1].read_text())["comparison"]
     return "\n\n".join([table(headings, rows), f"{paths[-1].parent.name}:", bullets(sentences)])
 

@@ -120,7 +120,7 @@ def lif(
 def lif_step(
     x: Tensor, v: Tensor, *, decay: float | Tensor, v_th: float | Tensor, reset: str = "hard"
 ) -> tuple[Tensor, Tensor]:
-    """Run one step of `lif` without gradients: input x and potential v after reset -> (s, v).
+    """Run one timestep of `lif` without gradients: input x and potential v after reset -> (s, v).
 
     If decay or v_th are tensors, they must broadcast with x.
     """

@@ -5,8 +5,8 @@
     @network
     def tiny(num_classes, in_channels, image_size, **soma): ...
 
-Each of these is a decorator. It is also a shelf: it holds the decorated functions by name, next to the built-in ones.
-`load` runs a plugin: a file or an installed module that decorates functions.
+Each of these is a decorator, and holds the decorated functions by name, together with the built-in ones. `load` runs a
+plugin: a file or an installed module that decorates functions.
 """
 
 import hashlib
@@ -141,7 +141,7 @@ _loading: list[Plugin] = []
 
 
 def load(source: str) -> Plugin:
-    """Run the plugin `source`, a file or an installed module, once. This puts its parts on the shelves.
+    """Run the plugin `source`, a file or an installed module, once. This registers its parts.
 
     The plugin may also import modules from its own folder, which is searched last.
     """

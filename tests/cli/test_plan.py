@@ -1,5 +1,6 @@
 """What a training would take, in tables and for programs."""
 
+import re
 from dataclasses import asdict
 from typing import Any
 
@@ -56,6 +57,7 @@ def test_a_cpu_is_timed_for_itself_only(here: Here) -> None:
     assert many is None
     assert ", measured in fp32: about " in here(*SMALL)[1]
     assert " per step of 1438 images, " in here(*SMALL, "--set=batch_size=5000")[1]  # a small set is one batch
+    assert re.search(r" for 1 epoch\b", here(*SMALL, "--set=epochs=1")[1])
 
 
 def test_times_measured_on_a_busy_machine_say_so(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,7 +66,7 @@ def test_times_measured_on_a_busy_machine_say_so(here: Here, monkeypatch: pytest
     code, output, _ = here(*SMALL)
     assert code == 0
     (line,) = (line for line in output.splitlines() if ", measured in fp32: about " in line)
-    assert " for the 20 epochs  (busy machine: waited for a core " in line
+    assert " for 20 epochs  (busy machine: waited for a core " in line
 
 
 def test_the_table_shows_every_setting_and_says_where_it_comes_from(here: Here) -> None:

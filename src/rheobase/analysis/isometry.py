@@ -114,11 +114,11 @@ def predicted_varphi(r: float) -> float:
 
 
 def predicted_residual_phi(r: float, *, behind_identity: bool) -> float:
-    """Return phi of a residual block: phi of its first neurons times the mean of both branches.
+    """Return phi of a residual block: phi of its first neurons times the mean over its two branches.
 
-    The branches are the inner block and the shortcut. The first neurons receive N(0, v_th^2). After a block with an
-    identity shortcut, half of this variance comes from spikes of probability p, which have only two values, so fewer
-    neurons are inside the window.
+    The branches are the inner block, with its own phi, and the shortcut, with 1. The first neurons receive
+    N(0, v_th^2). After a block with an identity shortcut, half of this variance comes from spikes of probability p,
+    which have only two values, so fewer neurons are inside the window.
     """
     p = 1 - normal_cdf(1)
     share = window(r)

@@ -59,7 +59,7 @@ def analyze(
     images: ImagesOption = 64,
     plugin: PluginOption = None,
 ) -> None:
-    """Analyse a trained run, or predict whether a network will train."""
+    """Analyse the layers of a trained network, or predict whether an untrained one will train."""
     from rheobase.analysis.distributions import Histogram
     from rheobase.report.layout import joule
     from rheobase.tasks.inspect import inspect_network, inspect_run
@@ -123,12 +123,14 @@ def paper(
     methods: Annotated[
         str | None, typer.Option(help="For Table 1: conversion methods to measure, separated by commas.")
     ] = None,
-    timesteps: Annotated[int | None, typer.Option(min=1, help="For Table 1: most timesteps after conversion.")] = None,
+    timesteps: Annotated[
+        int | None, typer.Option(min=1, help="For Table 1: largest number of timesteps after conversion.")
+    ] = None,
     device: DeviceOption = "auto",
     out: Annotated[Path, typer.Option(help="Folder for data and plots.")] = Path("runs/paper"),
     plugin: PluginOption = None,
 ) -> None:
-    """Reproduce a figure, table or theorem of the paper: data, plot and comparison."""
+    """Reproduce a figure, table or theorem of the paper. Write data and plot, and compare with the paper."""
     import torch
 
     from rheobase.train import choose_device

@@ -26,11 +26,13 @@ SIMULATED_NOTE = "the recordings are simulated, so this accuracy says nothing ab
 
 DataOption = Annotated[Path | None, typer.Option(help="Folder with the dataset, or with your own images.")]
 DeviceOption = Annotated[str, typer.Option(help="Device to use: auto, cpu, cuda or cuda:N.")]
-RUN_HELP = "Folder of a run, or the name of a trained network that ships with the package."
+RUN_HELP = "Folder of a run, or the name of a trained network that comes with the package."
 RunArgument = Annotated[Path, typer.Argument(help=RUN_HELP)]
 NetworkArgument = Annotated[
     Path,
-    typer.Argument(help="Folder of a run, a file from fold, convert or export, or the name of a shipped network."),
+    typer.Argument(
+        help="Folder of a run, file from fold, convert or export, or name of a network that comes with the package."
+    ),
 ]
 RECIPE_HELP = "Name of a recipe; `rheobase recipes` lists them."
 SettingsOption = Annotated[
@@ -162,6 +164,11 @@ def target_file(path: Path, kind: str) -> Path:
             f"{path}: {'is a folder' if path.is_dir() else 'its folder does not exist'}; choose another file"
         )
     return path
+
+
+def counted(number: int, what: str) -> str:
+    """Return a number with its noun: 1 epoch, 2 epochs."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def ordinal(number: int) -> str:

@@ -145,7 +145,7 @@ def pack(
     ],
     out: Annotated[Path, typer.Option(help="New folder for the shards.")],
 ) -> None:
-    """Pack a folder of images into indexed tar shards, which `train --data` reads directly."""
+    """Pack a folder of images into indexed tar shards. `train --data` reads them without unpacking."""
     from rheobase.data.sets.folder import held_out_in, listings
     from rheobase.data.shards import pack_with_progress
 

@@ -17,6 +17,7 @@ from rheobase.cli.common import (
     add_command,
     command_line,
     console,
+    counted,
     export_hint,
     file_of,
     how_far,
@@ -143,15 +144,17 @@ def convert(
 def export(
     network: NetworkArgument,
     to: Annotated[Format, typer.Option(help="Format of the file.")],
-    int8: Annotated[bool, switch("--int8", "Quantise the weights to int8; ONNX stores doubles.")] = False,
-    int16: Annotated[bool, switch("--int16", "Quantise the weights to 16 bits: fewer spikes change.")] = False,
-    form: Annotated[Form, typer.Option(help="Form of a NIR file; portable uses convolutions only.")] = Form.canonical,
+    int8: Annotated[bool, switch("--int8", "Quantise the weights to 8 bits.")] = False,
+    int16: Annotated[bool, switch("--int16", "Quantise the weights to 16 bits, which changes fewer spikes.")] = False,
+    form: Annotated[
+        Form, typer.Option(help="Form of a NIR file; portable consists of convolutions and neurons only.")
+    ] = Form.canonical,
     data: DataOption = None,
     device: Annotated[str, typer.Option(help="Device for quantising: auto, cpu, cuda or cuda:N.")] = "auto",
     out: OutOption = None,
     plugin: PluginOption = None,
 ) -> None:
-    """Export a folded network for other software and hardware."""
+    """Write a trained network to a file for other software and hardware, with tdBN folded into the weights."""
     from rheobase.deploy.network import Network
     from rheobase.tasks.export import write
     from rheobase.tasks.open import open_network, open_run
@@ -185,7 +188,10 @@ def export(
 def verify(
     file: Annotated[Path, typer.Argument(help="File from fold or export.")],
     run: Annotated[
-        Path, typer.Argument(help="Folder of a run, a file from convert, or the name of a shipped network.")
+        Path,
+        typer.Argument(
+            help="Folder of a run, a file from convert, or the name of a network that comes with the package."
+        ),
     ],
     data: DataOption = None,
     images: Annotated[int, typer.Option(min=1, help="Test images to compare spike by spike.")] = 32,
@@ -204,7 +210,7 @@ def verify(
     if found.simulation is not None:
         other = found.simulation
         console.print(
-            f"event-driven simulator, {other.images} image{'' if other.images == 1 else 's'}: "
+            f"event-driven simulator, {counted(other.images, 'image')}: "
             f"{other.different} spikes differ, logits differ by {100 * other.logits:.2g} %"
         )
     if found.operations is not None:
@@ -228,7 +234,7 @@ def verify(
 
 def predict(
     network: NetworkArgument,
-    images: Annotated[list[Path], typer.Argument(help="Images, recordings, .npy arrays, or folders of these.")],
+    images: Annotated[list[Path], typer.Argument(help="Images, recordings or .npy arrays, or folders of them.")],
     top: Annotated[int, typer.Option(min=1, help="Number of classes to show.")] = 3,
     device: DeviceOption = "auto",
     json: JsonOption = False,

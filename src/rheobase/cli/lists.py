@@ -7,7 +7,16 @@ from typing import Annotated
 
 import typer
 
-from rheobase.cli.common import JsonOption, PluginOption, add_command, console, print_json, print_wrapped, table
+from rheobase.cli.common import (
+    JsonOption,
+    PluginOption,
+    add_command,
+    console,
+    counted,
+    print_json,
+    print_wrapped,
+    table,
+)
 
 
 def register(app: typer.Typer) -> None:
@@ -33,8 +42,7 @@ def recipes(
         return
     width = max(map(len, found))
     for name, (r, words) in found.items():
-        epochs = "epoch" if r.epochs == 1 else "epochs"
-        print_wrapped(f"{name:<{width}}  {r.network} on {r.data}, T = {r.timesteps}, {r.epochs} {epochs}")
+        print_wrapped(f"{name:<{width}}  {r.network} on {r.data}, T = {r.timesteps}, {counted(r.epochs, 'epoch')}")
         print_wrapped(words.partition("\n\n")[0], "  ")
 
 
@@ -65,7 +73,7 @@ def _description(function: object) -> str:
 
 
 def models(json: JsonOption = False, plugin: PluginOption = None) -> None:
-    """List the networks, and the trained networks that ship with the package."""
+    """List the networks, and the trained networks that come with the package."""
     from rheobase.analysis.sizes import summary
     from rheobase.deploy import shipped
     from rheobase.models import MODELS
@@ -87,6 +95,6 @@ def models(json: JsonOption = False, plugin: PluginOption = None) -> None:
             f"{s.name:<{width}} {s.layers:>6} {parameters:>10} {s.multiplications:>15.3g} {'x'.join(map(str, s.shape))}"
         )
         print_wrapped(s.purpose, "  ")
-    console.print("\ntrained networks that ship with the package:")
+    console.print("\ntrained networks that come with the package:")
     for name, r in recipes.items():
         print_wrapped(f"{name}: {r.network} on {r.data}, T = {r.timesteps}", "  ")

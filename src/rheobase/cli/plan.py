@@ -15,6 +15,7 @@ from rheobase.cli.common import (
     SettingsOption,
     add_command,
     console,
+    counted,
     print_json,
     print_wrapped,
     table,
@@ -138,7 +139,10 @@ def _timed(recipe: "Recipe", found: "Times | None", images: int) -> str:
         return f": a step of {images} images does not fit in its memory"
     parts = [f"{duration(found.step)} per step of {images} images"]
     if found.epoch is not None and found.recipe is not None:
-        parts += [f"{duration(found.epoch)} per epoch", f"{duration(found.recipe)} for the {recipe.epochs} epochs"]
+        parts += [
+            f"{duration(found.epoch)} per epoch",
+            f"{duration(found.recipe)} for {counted(recipe.epochs, 'epoch')}",
+        ]
     else:
         parts += ["give --data for the time of an epoch"]
     return f", measured in {recipe.precision}: about {', '.join(parts)}"

@@ -23,6 +23,7 @@ from rheobase.cli.common import (
     add_command,
     command_line,
     console,
+    counted,
     errors,
     export_hint,
     print_next,
@@ -88,10 +89,12 @@ def train(
         typer.Option(
             "--from",
             metavar="RUN|NAME|FILE",
-            help="Start from the weights of a run, a converted network, or a network that ships with the package.",
+            help="Start from the weights of a run, a converted network, or a network that comes with the package.",
         ),
     ] = None,
-    freeze: Annotated[Frozen | None, typer.Option(help="Train only the head of the network given by --from.")] = None,
+    freeze: Annotated[
+        Frozen | None, typer.Option(help="Train only the head; the body keeps the weights given by --from.")
+    ] = None,
     keep_best: Annotated[bool, switch("--keep-best", "Also keep the best epoch, as RUN/best.")] = False,
     resume: Annotated[Path | None, typer.Option(help="Resume the run in this folder.")] = None,
     new_data: Annotated[bool, switch("--new-data", "Resume with other data of the same classes.")] = False,
@@ -115,7 +118,7 @@ def train(
     parts: Annotated[bool, switch("--parts", "Split checkpoint files into parts of 15 MiB.")] = False,
     plugin: PluginOption = None,
 ) -> None:
-    """Train a network as a recipe describes."""
+    """Train a network by a recipe, or resume a run."""
     from rheobase import recipes
     from rheobase.train.runs import Run
 
@@ -193,7 +196,7 @@ def _tell_finished(folder: Path) -> None:
 
     if _leads():
         recipe = Run(folder).recipe
-        console.print(f"{folder} is finished: {recipe.epochs} epochs of {recipe.name}, seed {recipe.seed}")
+        console.print(f"{folder} is finished: {counted(recipe.epochs, 'epoch')} of {recipe.name}, seed {recipe.seed}")
 
 
 def _start_or_go_on(

@@ -1,4 +1,4 @@
-"""Datasets: one file each in `sets`, which registers the loaders. Only `load` calls them."""
+"""Datasets. Each has a file in `sets` that registers its loader. Only `load` calls the loaders."""
 
 import inspect
 import pkgutil

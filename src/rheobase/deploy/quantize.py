@@ -1,17 +1,17 @@
 """Integer networks: int8 weights per channel, integer thresholds, fixed-point decay.
 
-All branches of a neuron count in one unit per channel, the size of its int8 steps; so do all neurons that share a
-branch, such as those along a stream of currents. Biases, thresholds and the potential
-have FRACTION_BITS more, at the width of an int32 accumulator; the decay is an integer over 2**FRACTION_BITS. So a step
-of a layer is: add int8 weights, decay by a product and a shift, compare. Two kinds of weights have the fraction too, 16
-bits in all: identity scales, and those of the first layer, which multiplies pixels anyway and whose errors go through
-all others. If 8 bits flip too many spikes, all weights can have 16. The readout has one unit for all classes, so its
-sums can be compared as they are. Images are rounded to integers of 13 bits, or of 10 where the first layer shares its
-unit with 8-bit weights.
+Weights are integers times a unit, the size of an int8 step. All branches of a neuron have the same unit per channel,
+and so do all neurons that share a branch, such as those along a stream of currents. Biases, thresholds and potentials
+are integers times the unit over 2**FRACTION_BITS and fit into 32 bits. The decay is an integer over 2**FRACTION_BITS.
+So a timestep of a layer adds int8 weights, decays by a product and a shift, and compares. Two kinds of weights have
+FRACTION_BITS as well, 16 bits in all: identity scales, and the weights of the first layer, which multiplies pixels
+anyway and whose errors affect all other layers. If 8 bits flip too many spikes, all weights can have 16. The readout
+has one unit for all classes, so its sums can be compared directly. Images are rounded to integers of 13 bits, or of 10
+where the first layer shares its unit with 8-bit weights.
 
-Layers are rounded in order of execution, for what the integer layers before them send (see `rounding`); what the mean
-current of a channel loses by that goes into its bias. What flipped spikes change in it does not: found on some images,
-that is mostly noise on others.
+Layers are rounded in order of execution, for the spikes that the integer layers before them send (see `rounding`). What
+the mean current of a channel loses by rounding its weights is added to its bias. What it loses by flipped spikes is
+not: a correction found on some images is mostly noise on others.
 
 The result is a `Network` whose numbers are such integers (over a power of two), held in float64, which is exact.
 """
@@ -49,10 +49,11 @@ def silent(done: int, layers: int) -> None:
 def quantize(
     network: Network, images: Tensor, timesteps: int | None = None, tell: Tell = silent, *, bits: int = 8
 ) -> Network:
-    """The integer version of `network`, calibrated by some inputs without labels, on the device of the network.
+    """Return the integer version of `network`, calibrated on some `images` without labels.
 
-    These are images [N, C, H, W], shown for `timesteps` steps, or sequences [T, N, C, H, W]. `tell` is called before
-    every layer, with the number of those that are done and of all. Weights have 8 `bits`, or 16: all are wide then.
+    These are images [N, C, H, W], shown for `timesteps`, or sequences [T, N, C, H, W], on the device of the network.
+    `tell` is called before every layer, with the number of layers that are done and of all. `bits` is 8 or 16: 8 means
+    that most weights have 8 bits, 16 that all have 16.
     """
     if bits not in BITS:
         raise ValueError(f"quantize: expected weights of {' or '.join(map(str, BITS))} bits, got {bits}")

@@ -56,7 +56,7 @@ def fire(
 ) -> tuple[Tensor, Moments]:
     """Compute `functional.fire`, faster. With a process `group`, the moments are those of the batches of all members.
 
-    The spikes are marked as such, for synapses that keep them as bits. To `pack` them at once saves time on a GPU.
+    The spikes are marked as such, for synapses that keep them as bits. With `pack`, they are packed at once.
     `xs` may contain convolutions that this function carries out itself, to keep less for the backward pass. If `v_th`
     or `width` is a tensor, it may need a gradient, which only the law has. All implementations have that of `decay`.
     """

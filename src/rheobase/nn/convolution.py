@@ -163,5 +163,5 @@ class _Hold(torch.autograd.Function):
 
 
 def hold(x: Tensor | DeferredConv, timesteps: int) -> Tensor:
-    """Repeat one step x [1, N, ...] for all `timesteps` without copying it."""
+    """Repeat one timestep x [1, N, ...] for all `timesteps` without copying it."""
     return _Hold.apply(carried_out(x), timesteps)

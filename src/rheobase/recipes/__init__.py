@@ -1,7 +1,7 @@
 """`Recipe`, and all named recipes: one function each.
 
-Settings that the paper does not state (number of epochs, weight decay, crop padding) are our choice, and the docstrings
-say so.
+Settings that the paper does not state (number of epochs, weight decay, crop padding) are our choice, as the docstrings
+say.
 """
 
 from rheobase import plugins
@@ -24,7 +24,7 @@ def get(name: str) -> Recipe:
 
 
 def words(recipe: Recipe) -> list[str]:
-    """The recipe as `rheobase train` takes it: a name, and the settings that were changed."""
+    """Return the recipe as arguments of `rheobase train`: a name, and the settings that were changed."""
     base = recipe.name if recipe.name in RECIPES else "demo"  # one that was made in Python has no name to give
     changed = {key: value for key, (value, _) in differences(recipe, get(base)).items() if key != "name"}
     return [base, *(word for key, value in changed.items() for word in ("--set", f"{key}={as_text(value)}"))]

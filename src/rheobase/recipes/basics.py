@@ -45,10 +45,10 @@ def images_resnet19() -> Recipe:
 
 @recipe
 def images_resnet34() -> Recipe:
-    """Your own photographs at 224 pixels, about 10 000 of them. Its accuracy has not been measured yet.
+    """Your own photographs (about 10 000) at 224 pixels: a folder (--data) with one sub-folder per class.
 
-    A folder (--data) with one sub-folder per class. Every epoch sees another random part of each image, and the first
-    half of the epochs runs at T = 1.
+    Every epoch sees another random part of each image, and the first half of the epochs runs at T = 1. The accuracy has
+    not been measured yet.
     """
     return Recipe(
         name="images_resnet34",

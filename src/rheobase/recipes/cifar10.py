@@ -63,7 +63,10 @@ def cifar10_resnet19_t6() -> Recipe:
 
 @recipe
 def cifar10_resnet19_t2_paper() -> Recipe:
-    """Paper: 92.34 %, with the paper's own schedule. Ours: 105 epochs, weight decay 1e-4, padding 4."""
+    """Paper: 92.34 %, with the paper's own schedule. Ours: 105 epochs, weight decay 1e-4, padding 4.
+
+    93.66 % in 627 s on one H200, seed 0.
+    """
     return Recipe(
         name="cifar10_resnet19_t2_paper",
         data="cifar10",
@@ -118,19 +121,19 @@ def cifar10_resnet19_best() -> Recipe:
 
 @recipe
 def cifar10_relu19() -> Recipe:
-    """ResNet-19 with ReLU, on the schedule of `cifar10_resnet19_t2`. `rheobase convert` makes it a spiking network."""
+    """ResNet-19 with ReLU and the schedule of `cifar10_resnet19_t2`. `rheobase convert` makes it a spiking network."""
     return replace(_cifar10_resnet19(1), name="cifar10_relu19", neuron="relu")
 
 
 @recipe
 def cifar10_qcfs19() -> Recipe:
-    """The same, trained for conversion (Bu et al. 2022): activations have 4 levels below a learnt threshold."""
+    """ResNet-19 trained for conversion (Bu et al. 2022): activations have 4 levels up to a learnt threshold."""
     return replace(_cifar10_resnet19(1), name="cifar10_qcfs19", neuron="qcfs", levels=4)
 
 
 @recipe
 def cifar10_hybrid19() -> Recipe:
-    """Hybrid training (Rathi et al. 2020): 10 epochs from a converted network (--from), T = 4, no leak."""
+    """Hybrid training (Rathi et al. 2020): 10 epochs at T = 4 without leak, from a converted network (--from)."""
     return replace(
         _cifar10_resnet19(4),
         name="cifar10_hybrid19",

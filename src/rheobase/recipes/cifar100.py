@@ -1,4 +1,4 @@
-"""CIFAR-100 recipes: those for CIFAR-10, on images of 100 classes."""
+"""CIFAR-100 recipes: those for CIFAR-10, on 100 classes."""
 
 from dataclasses import replace
 

@@ -38,7 +38,7 @@ def dvscifar10_resnet19() -> Recipe:
 
 @recipe
 def nmnist() -> Recipe:
-    """N-MNIST, or a subset. 97.10 % +- 1.12 over five folds of 1100 recordings, a few minutes per fold on one core."""
+    """N-MNIST, or a part of it. 97.10 % +- 1.12 over five folds of 1100 recordings, each a few minutes on one core."""
     return Recipe(
         name="nmnist",
         data="nmnist",
@@ -55,7 +55,7 @@ def nmnist() -> Recipe:
 
 @recipe
 def digits_dvs() -> Recipe:
-    """The built-in digits, seen by a simulated event camera: 95.54 %, seed 0, a few minutes on one core."""
+    """The built-in digits, seen by a simulated event camera. 95.54 % in a few minutes on one core, seed 0."""
     return Recipe(
         name="digits_dvs",
         data="digits-dvs",
@@ -74,7 +74,7 @@ def digits_dvs() -> Recipe:
 
 @recipe
 def dvscifar10_simulated() -> Recipe:
-    """A simulated DVS-CIFAR10, made from the CIFAR-10 test images: 65.4 % in 139 s on one H200, seed 0."""
+    """A simulated DVS-CIFAR10, made from the CIFAR-10 test images. 65.4 % in 139 s on one H200, seed 0."""
     return Recipe(
         name="dvscifar10_simulated",
         data="dvscifar10-simulated",

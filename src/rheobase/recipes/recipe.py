@@ -1,6 +1,6 @@
 """A recipe: everything that determines the outcome of a run.
 
-Its parts (data, network, neuron, loss, optimizer) are names on the shelves of `plugins`: built in, or your own.
+It names its parts (data, network, neuron, loss, optimizer). They are built in, or your own (see `plugins`).
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -31,9 +31,9 @@ class Recipe:
     """Images per optimiser step, summed over all processes."""
 
     holdout: int = 0
-    """Training images to test on instead of the test images, for choosing settings. They are always the same ones."""
+    """Number of training images that replace the test images while you choose settings; always the same ones."""
     image_size: int = 0
-    """Side in pixels that folder images and recordings are resized to. 0 for datasets with a fixed size."""
+    """Side in pixels to which your own images and recordings are resized. 0 for datasets with a fixed size."""
     slice_by: Literal["time", "count"] = "time"
     """How recordings are sliced: into slices of equal duration, or of equal event count."""
     window: int = 0
@@ -57,10 +57,10 @@ class Recipe:
     neuron: str = "lif"
     """Neuron model: `lif`, `relu` (no spikes), `qcfs` (no spikes, trained for conversion), or one from a plugin."""
     levels: int = 8
-    """For neuron=qcfs: number of levels between 0 and the threshold that activations are rounded to."""
+    """For neuron=qcfs: number of levels above 0, up to the threshold, to which activations are rounded."""
 
     normalisation: Literal["tdbn", "none", "neunorm"] = "tdbn"
-    """Normalisation of the neurons' input: `none` is plain STBP, `neunorm` Wu et al. (2019). Only `tdbn` deploys."""
+    """Normalisation of currents: `none` is plain STBP, `neunorm` Wu et al. (2019). Only `tdbn` can be deployed."""
 
     optimizer: str = "sgd"
     """Optimiser: `sgd`, `adamw`, or one from a plugin."""
@@ -71,13 +71,13 @@ class Recipe:
     nesterov: bool = False
     """Whether SGD uses Nesterov momentum."""
     weight_decay: float = 0.0
-    """Weight decay of the optimiser. It does not apply to tdBN and biases."""
+    """Weight decay of the optimiser. It does not apply to tdBN or biases."""
     schedule: Literal["step", "cosine"] = "step"
     """How the learning rate falls: in steps, or along a cosine to 0."""
     step_epochs: int = 35
-    """Epochs after which the step schedule multiplies the learning rate by 0.1."""
+    """The step schedule multiplies the learning rate by 0.1 every time this many epochs have passed."""
     warmup_epochs: float = 0.0
-    """Epochs during which the learning rate rises from 0."""
+    """Number of initial epochs during which the learning rate rises from 0."""
 
     loss: str = "mean"
     """`mean`: cross-entropy of the mean output (Eq. 11-13). `steps`: mean cross-entropy over timesteps (TET)."""
@@ -112,7 +112,7 @@ class Recipe:
     statistics: Literal["joined", "local"] = "joined"
     """Batch statistics of tdBN in several processes: computed over all images, or by each process over its own."""
     deterministic: bool = False
-    """Whether to use only cuDNN algorithms that give the same bits every time on a GPU. Slower."""
+    """Whether to use only cuDNN algorithms that give the same bits every time on a GPU. They can be slower."""
     evaluate_every: int = 1
     """Epochs between evaluations. The last epoch is always evaluated."""
     seed: int = 0

@@ -1,4 +1,4 @@
-"""Open the network behind a path: of a run, in a file, or one that comes with the package; and its data."""
+"""Open a network by path or name, and its data: a run, a file, or a network that comes with the package."""
 
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -104,13 +104,13 @@ def showing_spikes(network: Network | onnx.Session, source: object) -> Network:
 
 
 def open_run(source: Path) -> Run | Path:
-    """Return the run in a folder, or of the shipped network of this name; otherwise the path of a file."""
+    """Return the run in a folder, or the shipped network with this name; otherwise return the path of a file."""
     found = shipped.find(source)
     return Run(found) if found.is_dir() else found
 
 
 def open_trained(source: Path) -> Run:
-    """Return the run in a folder, or of the shipped network of this name. Raise a ValueError for a file."""
+    """Return the run in a folder, or the shipped network with this name. Raise a ValueError for a file."""
     found = open_run(source)
     if not isinstance(found, Run):
         raise ValueError(f"{source} is a file of a deployed network; give the run that it came from")

@@ -341,7 +341,7 @@ def open_data(
 ) -> Dataset:
     """Return the data for the network of `owner`, which was trained on what `record` says, normalised as then.
 
-    Data with other classes or shapes are refused. Other content gives a warning, but to `resume` it is refused too.
+    Data with other classes or shapes are refused. Other content gives a warning, or an error if the run is to `resume`.
     For a file in the folder of a run, the data are by default where those of the run are.
     """
     if path is None and isinstance(owner, Path) and (owner.parent / PLACE).exists():

@@ -81,7 +81,7 @@ def to_nir(network: Network, input_shape: Shape, form: str = "canonical") -> Any
 def to_graph(network: Network, input_shape: Shape, form: str = "canonical") -> nirfile.Graph:
     """Return `network` as the simulator runs it: the nodes of a NIR file, with two values that NIR does not have.
 
-    These are `v_lowered`, by which a spike lowers the potential in a soft reset, and `v_initial`.
+    These are `v_lowered`, by which a spike lowers the potential in a soft reset, and `v_initial`, the first potential.
     """
     if form not in FORMS:
         raise ValueError(f"unknown form '{form}'; choose one of {', '.join(FORMS)}")
