@@ -155,9 +155,9 @@ def main() -> None:
         "training": [],
     }
 
-    def write() -> None:
+    def write(to_come: int) -> None:
         content["seconds"] = round(time.monotonic() - started, 1)
-        write_result(arguments.out, content, device=device)
+        write_result(arguments.out, content, to_come=to_come, device=device)
 
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -168,18 +168,21 @@ def main() -> None:
         wanted = [replace(recipes.get(f"imagenet_{network}"), **changes) for network in arguments.networks]
         resident = on_the_device(data, arguments.batch * arguments.steps)
         sources = {"on the device": resident, "JPEG files": data}
-        for base in wanted:
-            for recipe in plan.modes(base):
-                if time.monotonic() - started > arguments.limit:
-                    print(f"{recipe.network}, {recipe.memory}: no time left", flush=True)
-                    continue
-                for point in points(recipe, sources, device, arguments.steps):
-                    content["training"].append({"network": recipe.network, "memory": recipe.memory, **point})
-                    print(f"{time.monotonic() - started:6.1f} s  {content['training'][-1]}", flush=True)
-                    write()
-                gc.collect()
-                if device.type == "cuda":
-                    torch.cuda.empty_cache()
+        modes = [recipe for base in wanted for recipe in plan.modes(base)]
+        to_come = len(modes)
+        for recipe in modes:
+            if time.monotonic() - started > arguments.limit:
+                print(f"{recipe.network}, {recipe.memory}: no time left", flush=True)
+                continue
+            for point in points(recipe, sources, device, arguments.steps):
+                content["training"].append({"network": recipe.network, "memory": recipe.memory, **point})
+                print(f"{time.monotonic() - started:6.1f} s  {content['training'][-1]}", flush=True)
+                write(to_come)
+            to_come -= 1
+            write(to_come)
+            gc.collect()
+            if device.type == "cuda":
+                torch.cuda.empty_cache()
 
 
 if __name__ == "__main__":

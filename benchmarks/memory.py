@@ -70,6 +70,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Compare the peak memory of real training steps with the prediction.")
     parser.add_argument("--out", type=Path, help="JSON file; by default results/memory-<device>.json")
     options = parser.parse_args()
+    if not torch.cuda.is_available():
+        parser.error("needs a GPU")
     device = torch.device("cuda")
     out = options.out or result_path("memory", device)
     rows = []

@@ -20,6 +20,7 @@ from rheobase.train.runs import START, Run
 
 FILES = ("recipe.json", "data.json", "environment.json", "metrics.jsonl")
 TIMESTEPS = (1, 2, 3, 4, 6, 8)
+MEASURED = "timesteps.json"  # the accuracy at these
 
 
 def files(run: Path) -> list[str]:
@@ -28,13 +29,18 @@ def files(run: Path) -> list[str]:
 
 
 def keep(run: Path, out: Path) -> None:
-    """Copy the files that describe the run in the folder `run`, without paths of this machine."""
+    """Copy the files that describe the run in the folder `run`, without paths of this machine.
+
+    They replace those of another run in `out`, and what was measured with its weights.
+    """
     rows = Run(run).rows()
     if not rows:
         raise ValueError(f"{run} has no finished epoch to keep; train it first")
     if "record" not in Run(run).read("environment.json"):
         raise ValueError(f"{run / 'environment.json'} has no record of how the run was made; train it again to keep it")
     out.mkdir(parents=True, exist_ok=True)
+    for name in (START, MEASURED):
+        (out / name).unlink(missing_ok=True)
     for name in files(run):
         shutil.copyfile(run / name, out / name)
     if find_spec("matplotlib"):
@@ -59,7 +65,7 @@ def main() -> None:
         found = against_timesteps(options.run, options.data, options.device)
         run = Run(options.run)
         how = {"device": choose_device(options.device), "seed": run.recipe.seed, "data": run.data.fingerprint}
-        write_result(options.out / "timesteps.json", {"timesteps": found}, **how)
+        write_result(options.out / MEASURED, {"timesteps": found}, **how)
     print(f"kept in {options.out}")
 
 

@@ -32,24 +32,23 @@ def like_for_like(runs: list[Kept]) -> str:
     return "\n".join(lines)
 
 
-def in_little_time(runs: list[Kept]) -> str:
-    """Return how long runs take, in total and to the paper's best accuracy."""
+def in_little_time(sets: dict[str, list[Kept]]) -> str:
+    """Return how long runs take, in total and to the paper's best accuracy, and what they reach on other data."""
     rows = [
-        (g.words, str(g.recipe.timesteps), g.last, g.best, g.seconds, g.seconds_to_target) for g in runs if not g.forked
+        (
+            g.words if name == "cifar10" else f"[{g.words}](results/{name}/{g.folder.name}) on {SETS[name]}",
+            str(g.recipe.timesteps),
+            g.last,
+            g.best,
+            g.seconds,
+            g.seconds_to_target if name == "cifar10" else "",
+        )
+        for name, runs in sets.items()
+        for g in runs
+        if not g.forked
     ]
     headings = ("recipe", "T", "last epoch, %", "best epoch, %", "seconds", f"seconds to {TARGET} %")
     return table(headings, rows)
-
-
-def other_data(sets: dict[str, list[Kept]]) -> str:
-    """Return accuracies and times on data that the paper does not use."""
-    rows = [
-        (SETS[name], f"[{g.words}](results/{name}/{g.folder.name})", str(g.recipe.timesteps), g.last, g.best, g.seconds)
-        for name, runs in sets.items()
-        for g in runs
-    ]
-    headings = ("data", "recipe", "T", "last epoch, %", "best epoch, %", "seconds")
-    return "Other data, measured in the same way:\n\n" + table(headings, rows)
 
 
 def _by_timesteps(runs: list[Kept], name: str) -> dict[int, Kept]:
@@ -82,10 +81,8 @@ def _short(recipe: Recipe) -> str:
 
 def with_results(readme: str, results: Path = ROOT / "results") -> str:
     """Return the text with new tables."""
-    runs, *others = (kept(results / name) for name in SETS)
-    other = {name: found for name, found in zip([*SETS][1:], others, strict=True) if found}
-    tables = [like_for_like(runs), *([other_data(other)] if other else [])]
-    sections = {"accuracies": lambda: "\n\n".join(tables), "times": lambda: in_little_time(runs)}
+    sets = {name: kept(results / name) for name in SETS}
+    sections = {"accuracies": lambda: like_for_like(sets["cifar10"]), "times": lambda: in_little_time(sets)}
     return rewritten(readme, sections, "tools.readme")
 
 

@@ -89,6 +89,12 @@ def held_back() -> Iterator[None]:
         raise KeyboardInterrupt
 
 
+def last_words(log: Path) -> str:
+    """Return a colon and the last line of a log; nothing if the command wrote nothing."""
+    last = log.read_text(errors="replace").splitlines()[-1]
+    return "" if last.startswith("$ ") else f": {last}"
+
+
 def work_off(commands: list[Command], out: Path, seconds: float) -> dict[Command, str]:
     """Run commands for this many seconds. Return what became of each, in words."""
     deadline, record, results = time.monotonic() + seconds, out / "ended.jsonl", {}
@@ -100,12 +106,12 @@ def work_off(commands: list[Command], out: Path, seconds: float) -> dict[Command
             results[command] = "not enough time left"
         else:
             print(f"{command.name}: about {command.estimate} s, of {left:.0f} s left", flush=True)
-            code = run(command, out / f"{command.name}.log", left)
+            code = run(command, log := out / f"{command.name}.log", left)
             took = round(left - (deadline - time.monotonic()), 1)
             with open(record, "a") as file:
                 row = {"name": command.name, "start": start, "seconds": took, "exit_code": code}
                 file.write(json.dumps(row) + "\n")
-            results[command] = f"{took:.0f} s, exit code {code}"
+            results[command] = f"{took:.0f} s, exit code {code}{last_words(log) if code else ''}"
     return results
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from benchmarks import checkpoint, group, inference, loop, soma, step
+from benchmarks import checkpoint, group, inference, loop, memory, soma, step
 from benchmarks.contenders import CONTENDERS, FLOOR, VARIANTS, Contender, Setting, difference_from_law, synapses
 from benchmarks.measure import play_round, prepare
 from benchmarks.peers import ReluSoma, Unavailable
@@ -224,3 +224,13 @@ def test_large_networks_have_sizes_of_their_own(monkeypatch: pytest.MonkeyPatch,
     assert [(s.network, s.image_size, s.batch, s.timesteps) for s in seen] == [
         ("resnet19", 32, 256, 4), ("resnet34", 224, 48, 4), ("resnet50", 224, 32, 4), ("resnet50", 224, 8, 4)
     ]  # fmt: skip
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="is about machines without a GPU")
+def test_the_benchmark_of_memory_says_that_it_needs_a_gpu(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["memory"])
+    with pytest.raises(SystemExit):
+        memory.main()
+    assert capsys.readouterr().err.endswith("error: needs a GPU\n")

@@ -1,5 +1,8 @@
 """The benchmark of the ImageNet networks runs at a small size, and a mode without enough memory is a row of its own."""
 
+import json
+import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +14,8 @@ from rheobase import recipes
 pytest.importorskip("PIL.Image", reason="making images needs pillow")
 from benchmarks import imagenet
 from rheobase.data import load
+from rheobase.recipes import Recipe
+from rheobase.train import plan
 
 pytestmark = pytest.mark.slow
 
@@ -40,3 +45,27 @@ def test_a_mode_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(imagenet, "make_step", lambda *_: fail)
     assert list(imagenet.points(RECIPE, sources(tmp_path), CPU, steps=4)) == [{"batch": 3, "result": "out of memory"}]
+
+
+def test_results_that_lack_a_mode_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out, timed = tmp_path / "imagenet.json", []
+
+    def points(mode: Recipe, *_: object) -> Iterator[dict[str, str]]:
+        yield {"images": "on the device"}
+        if len(timed) == 1:
+            raise KeyboardInterrupt
+        yield {"images": "JPEG files"}
+        timed.append(mode.memory)
+
+    monkeypatch.setattr(imagenet, "points", points)
+    small = ["--networks=resnet34", "--images=12", "--batch=3", "--steps=4", "--size=8", "--device=cpu"]
+    monkeypatch.setattr(sys, "argv", ["imagenet", *small, f"--out={out}"])
+    with pytest.raises(KeyboardInterrupt):
+        imagenet.main()
+    modes = len(list(plan.modes(recipes.get("imagenet_resnet34"))))
+    assert json.loads(out.read_text())["to_come"] == modes - 1
+    timed.append("so that none is interrupted")
+    imagenet.main()
+    found = json.loads(out.read_text())
+    assert "to_come" not in found
+    assert len(found["training"]) == 2 * modes

@@ -153,6 +153,16 @@ def test_a_run_without_a_record_is_not_kept(run: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "kept").exists()
 
 
+def test_of_a_run_that_is_replaced_nothing_stays(run: Path, tmp_path: Path) -> None:
+    earlier, out = tmp_path / "earlier", tmp_path / "kept"
+    shutil.copytree(run, earlier)
+    (earlier / "start.json").write_text('{"from": "another", "sha256": "0"}')
+    keep.keep(earlier, out)
+    timesteps(out, t2=0.9)
+    keep.keep(run, out)
+    assert sorted(file.name for file in out.glob("*.json*")) == sorted(keep.FILES)
+
+
 def test_a_fork_is_the_other_recipe_as_far_as_they_agree(tmp_path: Path) -> None:
     other = recipe("timesteps=3", "short_timesteps=2", "short_epochs=2")
     train.fit(other, out=tmp_path / "other", device="cpu")

@@ -43,7 +43,8 @@ def test_failures_stop_nothing_and_are_run_again(tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("NAME", "from outside")
     commands = [
         Command(1, "good", "echo out; echo $NAME >&2; echo good >> order"),
-        Command(1, "bad", "echo bad >> order; exit 3"),
+        Command(1, "bad", "echo bad >> order; echo first; echo why; exit 3"),
+        Command(1, "silent", "false"),
         Command(101, "long", "echo long >> order"),
         Command(1, "last", "echo last >> order"),
     ]
@@ -51,10 +52,18 @@ def test_failures_stop_nothing_and_are_run_again(tmp_path: Path, monkeypatch: py
     assert (tmp_path / "order").read_text().split() == ["good", "bad", "last", "bad", "long"]
     assert (tmp_path / "good.log").read_text() == f"$ {commands[0].shell}\nout\nfrom outside\n"
     assert (tmp_path / "bad.log").read_text().count("$ ") == 2
-    assert records(tmp_path) == [("good", 0), ("bad", 3), ("last", 0), ("bad", 3), ("long", 0)]
+    assert records(tmp_path) == [
+        ("good", 0),
+        ("bad", 3),
+        ("silent", 1),
+        ("last", 0),
+        ("bad", 3),
+        ("silent", 1),
+        ("long", 0),
+    ]
     assert [words.partition("s, ")[2] or words for words in first + again] == [
-        "exit code 0", "exit code 3", "not enough time left", "exit code 0",
-        "succeeded before", "exit code 3", "exit code 0", "succeeded before",
+        "exit code 0", "exit code 3: why", "exit code 1", "not enough time left", "exit code 0",
+        "succeeded before", "exit code 3: why", "exit code 1", "exit code 0", "succeeded before",
     ]  # fmt: skip
 
 
