@@ -1,7 +1,10 @@
 """The benchmark of the ImageNet networks runs at a small size, and a mode without enough memory is a row of its own."""
 
+import json
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -40,3 +43,19 @@ def test_a_mode_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(imagenet, "make_step", lambda *_: fail)
     assert list(imagenet.points(RECIPE, sources(tmp_path), CPU, steps=4)) == [{"batch": 3, "result": "out of memory"}]
+
+
+def test_every_point_says_how_many_modes_are_to_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, to_come: Callable[[ModuleType], list[int]]
+) -> None:
+    def two(recipe: object, *_: object) -> Iterator[dict[str, str]]:
+        yield {"images": "on the device"}
+        yield {"images": "JPEG files"}
+
+    said, out = to_come(imagenet), tmp_path / "imagenet.json"
+    monkeypatch.setattr(imagenet, "points", two)
+    words = ["--networks", "resnet34", "--batch", "1", "--images", "9", "--steps", "1", "--size", "32"]
+    monkeypatch.setattr("sys.argv", ["imagenet", *words, "--device", "cpu", "--out", str(out)])
+    imagenet.main()
+    assert said == [3, 3, 2, 2, 2, 1, 1, 1, 0]
+    assert len(json.loads(out.read_text())["training"]) == 6
