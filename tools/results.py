@@ -373,8 +373,9 @@ def _tables_of_runs(name: str, results: Path) -> list[str]:
 
 
 def _is_comparison(content: dict[str, Any]) -> bool:
-    """Return whether this compares with other libraries at one setting, and is not a sweep or an older version."""
-    return len(content["runs"]) == 1 and "before" not in content
+    """Return whether this compares with other libraries at one setting: no sweep, older version or other neurons."""
+    run, *others = content["runs"]
+    return not others and "before" not in content and run["results"].keys() <= CONTENDERS.keys()
 
 
 def _json(path: Path) -> Any:

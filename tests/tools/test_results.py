@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import contenders
 from rheobase import recipes, train
 from rheobase.recipes import Recipe
 from rheobase.train.record import write_result
 from rheobase.train.runs import Run
 from tests.tools.kept import write_kept
 from tools import fork, keep
-from tools.results import kept, spread, tables
+from tools.results import CONTENDERS, kept, spread, tables
 
 
 def recipe(*settings: str) -> Recipe:
@@ -221,6 +222,17 @@ def test_a_table_of_steps_has_their_precision_and_unit(
         ["Rheobase", "1.00"],
     ]
     assert cells(table)[1][1] == time
+
+
+def test_every_contender_has_words() -> None:
+    assert CONTENDERS.keys() == {contenders.FLOOR, *contenders.CONTENDERS}
+
+
+def test_other_neurons_of_ours_are_in_no_table_of_steps(tmp_path: Path) -> None:
+    setting = {"device": "cuda", "network": "resnet19", "timesteps": 4, "batch": 8, "half": True}
+    results = {name: {"us_per_image_timestep": 9.0} for name in ("rheobase-speed", *contenders.VARIANTS)}
+    write_result(tmp_path / "step-here-neurons.json", {"runs": [{"setting": setting, "results": results}]})
+    assert tables(tmp_path) == []
 
 
 def test_tables_say_in_which_precision_it_was_measured(tmp_path: Path) -> None:
