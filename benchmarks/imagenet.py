@@ -165,21 +165,19 @@ def main() -> None:
         data = labelled(load("imagenet", folder, size=arguments.size))
         changes = {key: getattr(arguments, key) for key in ("timesteps", "precision")}
         changes |= {"batch_size": arguments.batch, "image_size": arguments.size}
-        wanted = [replace(recipes.get(f"imagenet_{network}"), **changes) for network in arguments.networks]
+        chosen = [replace(recipes.get(f"imagenet_{network}"), **changes) for network in arguments.networks]
+        wanted = [mode for recipe in chosen for mode in plan.modes(recipe)]
         resident = on_the_device(data, arguments.batch * arguments.steps)
         sources = {"on the device": resident, "JPEG files": data}
-        modes = [recipe for base in wanted for recipe in plan.modes(base)]
-        to_come = len(modes)
-        for recipe in modes:
+        for done, recipe in enumerate(wanted):
             if time.monotonic() - started > arguments.limit:
                 print(f"{recipe.network}, {recipe.memory}: no time left", flush=True)
                 continue
             for point in points(recipe, sources, device, arguments.steps):
                 content["training"].append({"network": recipe.network, "memory": recipe.memory, **point})
                 print(f"{time.monotonic() - started:6.1f} s  {content['training'][-1]}", flush=True)
-                write(to_come)
-            to_come -= 1
-            write(to_come)
+                write(to_come=len(wanted) - done)
+            write(to_come=len(wanted) - done - 1)
             gc.collect()
             if device.type == "cuda":
                 torch.cuda.empty_cache()

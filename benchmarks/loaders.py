@@ -14,7 +14,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -38,6 +38,9 @@ from rheobase.train.heap import keep_freed_memory
 from rheobase.train.record import write_result
 
 Epoch = Callable[[], Iterable[Tensor]]
+Start = Callable[[ExitStack], Epoch]
+"""Starts a loader. The stack ends workers that do not end by themselves: even idle ones share memory with others."""
+
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -95,46 +98,52 @@ def _loader(images: Any, device: torch.device, **options: Any) -> "DataLoader[An
     return DataLoader(images, num_workers=CORES, pin_memory=pinned, persistent_workers=True, **options)
 
 
-def loaders(folder: Path, size: int, batch: int, device: torch.device) -> dict[str, Callable[[], Epoch]]:
+def loaders(folder: Path, size: int, batch: int, device: torch.device) -> dict[str, Start]:
     """Return functions that start a loader of these files, by its name."""
     files = load("imagenet", folder, size=size).train
     assert isinstance(files, Files)
-    found = {
-        "ours, processes": lambda: our_epoch(files, workers.Processes(CORES, decode), batch, device),
-        "ours, threads": lambda: our_epoch(files, workers.Threads(decode), batch, device),
-        "DataLoader with our decoder": lambda: torchs_epoch(files, batch, device, keeping=False),
-        "the same, keeping freed memory": lambda: torchs_epoch(files, batch, device, keeping=True),
+
+    def our_processes(ending: ExitStack) -> Epoch:
+        return our_epoch(files, ending.enter_context(closing(workers.Processes(CORES, decode))), batch, device)
+
+    found: dict[str, Start] = {
+        "ours, processes": our_processes,
+        "ours, threads": lambda ending: our_epoch(files, workers.Threads(decode), batch, device),
+        "DataLoader with our decoder": lambda ending: torchs_epoch(files, batch, device, keeping=False),
+        "the same, keeping freed memory": lambda ending: torchs_epoch(files, batch, device, keeping=True),
     }
     try:
         import_module("torchvision")
     except (ImportError, RuntimeError) as error:  # not installed, or made for another torch
         print(f"torchvision left out: {error}")
     else:
-        found["torchvision"] = lambda: torchvisions_epoch(folder, size, batch, device)
+        found["torchvision"] = lambda ending: torchvisions_epoch(folder, size, batch, device)
     return found
 
 
-def loading(start_loader: Callable[[], Epoch], device: torch.device, least: int) -> dict[str, float]:
+def loading(start_loader: Start, device: torch.device, least: int) -> dict[str, float]:
     """Measure the seconds until the first batch, including the start of the workers; then epochs after the first."""
-    others = set(_descendants())  # workers of the loader before may end meanwhile
-    start = time.perf_counter()
-    epoch, first = start_loader(), 0.0
-    for _ in epoch():
-        first = first or time.perf_counter() - start
-    _wait(device)
-    own_workers = set(_descendants()) - others
-    start, own, theirs, seen = time.perf_counter(), _own_seconds(), _processor_seconds(own_workers), 0
-    while seen < least:
-        seen += sum(len(images) for images in epoch())
-    _wait(device)
-    seconds, own = time.perf_counter() - start, _own_seconds() - own
-    theirs = _processor_seconds(own_workers) - theirs
+    with ExitStack() as ending:
+        others = set(_descendants())  # workers of the loader before may end meanwhile
+        start = time.perf_counter()
+        epoch, first = start_loader(ending), 0.0
+        for _ in epoch():
+            first = first or time.perf_counter() - start
+        _wait(device)
+        own_workers = set(_descendants()) - others
+        start, own, theirs, seen = time.perf_counter(), _own_seconds(), _processor_seconds(own_workers), 0
+        while seen < least:
+            seen += sum(len(images) for images in epoch())
+        _wait(device)
+        seconds, own = time.perf_counter() - start, _own_seconds() - own
+        theirs = _processor_seconds(own_workers) - theirs
+        memory = sum(map(_memory, own_workers))
     return {
         "seconds_to_first_batch": first,
         "images_per_second": seen / seconds,
         "processor_ms_per_image": 1e3 * (own + theirs) / seen,
         "of_the_main_process": 1e3 * own / seen,
-        "memory_of_workers_mib": sum(map(_memory, own_workers)) / 2**20,
+        "memory_of_workers_mib": memory / 2**20,
     }
 
 

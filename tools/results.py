@@ -6,6 +6,7 @@ for several T, which is compared with the networks in t1, t2 and so on. Tables w
 
 import json
 import shlex
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -121,12 +122,18 @@ class Kept:
 
     @cached_property
     def by_timesteps(self) -> dict[str, list[dict[str, Any]]]:
-        """What every run measured at other numbers of timesteps; empty if one of them did not."""
+        """What every run measured at other numbers of timesteps; empty if one of them did not.
+
+        Older files do not say in which precision that was.
+        """
         files = [run.folder / "timesteps.json" for run in self.runs]
         if not all(file.exists() for file in files):
             return {}
         found = [content.get("timesteps", content) for content in map(_json, files)]
-        return {t: [one[t] for one in found] for t in found[0]}
+        return {
+            t: [{"precision": run.precision} | one[t] for run, one in zip(self.runs, found, strict=True)]
+            for t in found[0]
+        }
 
     @property
     def device(self) -> str:
@@ -231,7 +238,12 @@ def accuracy_table(name: str, runs: list[Kept], root: Path) -> str:
 
 def precisions(runs: list[Kept]) -> str:
     """Return the precisions in which runs trained and were evaluated."""
-    return " or ".join(sorted({run.precision for group in runs for run in group.runs}))
+    return alternatives(run.precision for group in runs for run in group.runs)
+
+
+def alternatives(words: Iterable[str]) -> str:
+    """Return each of these words once, with `or` between them."""
+    return " or ".join(sorted(set(words)))
 
 
 def link(folder: Path, root: Path) -> str:
@@ -242,9 +254,11 @@ def link(folder: Path, root: Path) -> str:
 def timesteps_table(runs: list[Kept]) -> str:
     """Return the accuracy of kept runs at other numbers of timesteps than they were trained with."""
     columns = list(runs[0].by_timesteps)
+    every = (one for group in runs for measured in group.by_timesteps.values() for one in measured)
+    precision = alternatives(one["precision"] for one in every)
     lines = [
-        f"The same networks at other numbers of timesteps: test accuracy in %, in {precisions(runs)} (mean spikes per "
-        "neuron and timestep).",
+        f"The same networks at other numbers of timesteps: test accuracy in %, in {precision} (mean spikes per neuron "
+        "and timestep).",
         "",
         f"| recipe | trained with T | {' | '.join(f'T = {t}' for t in columns)} |",
         "|" + "---|" * (len(columns) + 2),
@@ -285,9 +299,10 @@ def deployment_table(path: Path) -> str:
     name = Path(shlex.split(how["command"])[3]).name  # python -m benchmarks.deployment RUN
     words = f"`{name}` (T = {recipe['timesteps']}) in float32, as trained and as deployed (`{how['command']}`)."
     if (shipped := path.parent / "shipped" / f"{name}.json").exists():
-        trained, own = (f"{100 * _json(shipped)[key]:.2f}" for key in ("trained_accuracy", "accuracy"))
+        network = _shipped(shipped)
+        trained, own = (f"{100 * network[key]:.2f}" for key in ("trained_accuracy", "accuracy"))
         words += (
-            f" In {recipe['precision']}, the precision of its training, the same weights score {own} %. Before they "
+            f" In {network['precision']}, the precision of its training, the same weights score {own} %. Before they "
             f"were rounded to 8 bits, they scored {trained} % in that precision."
         )
     lines = [words, "", "| | test accuracy, % | from its file, % | size of the file, MiB |", "|---|---|---|---|"]
@@ -310,14 +325,17 @@ def shipped_table(paths: list[Path]) -> str:
         "|---|---|---|---|---|---|",
     ]
     for path in paths:
-        found = _json(path)
+        found = _shipped(path)
         trained, own = (f"{100 * found[key]:.2f}" for key in ("trained_accuracy", "accuracy"))
-        size = f"{found['bytes'] / 2**20:.1f}"
-        recipe = found["recipe"]
-        lines.append(
-            f"| `{found['name']}` | {recipe['timesteps']} | {trained} | {own} | {recipe['precision']} | {size} |"
-        )
+        size, steps = f"{found['bytes'] / 2**20:.1f}", found["recipe"]["timesteps"]
+        lines.append(f"| `{found['name']}` | {steps} | {trained} | {own} | {found['precision']} | {size} |")
     return "\n".join(lines)
+
+
+def _shipped(path: Path) -> dict[str, Any]:
+    """Return what tools.ship wrote. Older files do not say the precision: it was that of the recipe."""
+    found = _json(path)
+    return {"precision": found["recipe"]["precision"]} | found
 
 
 def loop_sentence(path: Path) -> str:
@@ -355,8 +373,9 @@ def _tables_of_runs(name: str, results: Path) -> list[str]:
 
 
 def _is_comparison(content: dict[str, Any]) -> bool:
-    """Return whether this compares with other libraries at one setting, and is not a sweep or an older version."""
-    return len(content["runs"]) == 1 and "before" not in content
+    """Return whether this compares with other libraries at one setting: no sweep, older version or other neurons."""
+    run, *others = content["runs"]
+    return not others and "before" not in content and run["results"].keys() <= CONTENDERS.keys()
 
 
 def _json(path: Path) -> Any:

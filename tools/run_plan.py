@@ -85,8 +85,8 @@ def held_back() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    if came:
-        raise KeyboardInterrupt
+    for number in came:
+        signal.raise_signal(number)
 
 
 def last_words(log: Path) -> str:

@@ -73,6 +73,11 @@ def ship(source: Path, name: str, *, data: Path | None, device: str) -> dict[str
     if source.resolve() != folder.resolve():
         pack(source, name)
     found = evaluate_run(folder, data=data, device=device)
+    if found.precision != run.precision:
+        raise ValueError(
+            f"{folder} was evaluated in {found.precision}, but {source} in {run.precision}; repeat this on a device "
+            "like that of the training, so that only the weights differ"
+        )
     return {
         "name": name,
         "recipe": asdict(run.recipe),
@@ -80,6 +85,7 @@ def ship(source: Path, name: str, *, data: Path | None, device: str) -> dict[str
         "sha256": checksum(files(folder)),
         "trained_accuracy": run.rows()[-1]["test_accuracy"],
         "accuracy": found.accuracy,
+        "precision": found.precision,
         "loss": found.loss,
         "firing_rates": found.firing_rates,
     }

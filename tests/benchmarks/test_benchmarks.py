@@ -92,6 +92,25 @@ def test_comparison_reports_and_names_who_is_skipped():
     assert "skipped" in page.getvalue()
 
 
+def test_a_sweep_says_how_many_settings_are_to_come(monkeypatch, tmp_path, to_come):
+    said = to_come(step)
+    monkeypatch.setattr(step, "swept", lambda setting, sweep: [SMALL, SMALL])
+    out = tmp_path / "step.json"
+    monkeypatch.setattr("sys.argv", ["step", "--sweep", "batch", "--only", FLOOR, "--rounds", "1", "--out", str(out)])
+    step.main()
+    assert said == sorted(said, reverse=True)
+    assert list(dict.fromkeys(said)) == [2, 1, 0]
+    assert len(json.loads(out.read_text())["runs"]) == 2
+
+
+def test_groups_of_one_say_how_many_cases_are_to_come(monkeypatch, tmp_path, to_come):
+    said = to_come(group)
+    words = ["--cases", "demo:6", "demo:5", "--rounds", "1", "--out", str(tmp_path / "group.json")]
+    monkeypatch.setattr("sys.argv", ["group", *words])
+    group.main()
+    assert said == [1, 0]
+
+
 def test_a_process_that_dies_is_an_answer_too():
     worker = step.Worker("loop", SMALL)
     worker.process.kill()

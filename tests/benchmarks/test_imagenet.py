@@ -1,10 +1,10 @@
 """The benchmark of the ImageNet networks runs at a small size, and a mode without enough memory is a row of its own."""
 
 import json
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -14,8 +14,6 @@ from rheobase import recipes
 pytest.importorskip("PIL.Image", reason="making images needs pillow")
 from benchmarks import imagenet
 from rheobase.data import load
-from rheobase.recipes import Recipe
-from rheobase.train import plan
 
 pytestmark = pytest.mark.slow
 
@@ -47,25 +45,17 @@ def test_a_mode_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert list(imagenet.points(RECIPE, sources(tmp_path), CPU, steps=4)) == [{"batch": 3, "result": "out of memory"}]
 
 
-def test_results_that_lack_a_mode_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    out, timed = tmp_path / "imagenet.json", []
-
-    def points(mode: Recipe, *_: object) -> Iterator[dict[str, str]]:
+def test_every_point_says_how_many_modes_are_to_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, to_come: Callable[[ModuleType], list[int]]
+) -> None:
+    def two(recipe: object, *_: object) -> Iterator[dict[str, str]]:
         yield {"images": "on the device"}
-        if len(timed) == 1:
-            raise KeyboardInterrupt
         yield {"images": "JPEG files"}
-        timed.append(mode.memory)
 
-    monkeypatch.setattr(imagenet, "points", points)
-    small = ["--networks=resnet34", "--images=12", "--batch=3", "--steps=4", "--size=8", "--device=cpu"]
-    monkeypatch.setattr(sys, "argv", ["imagenet", *small, f"--out={out}"])
-    with pytest.raises(KeyboardInterrupt):
-        imagenet.main()
-    modes = len(list(plan.modes(recipes.get("imagenet_resnet34"))))
-    assert json.loads(out.read_text())["to_come"] == modes - 1
-    timed.append("so that none is interrupted")
+    said, out = to_come(imagenet), tmp_path / "imagenet.json"
+    monkeypatch.setattr(imagenet, "points", two)
+    words = ["--networks", "resnet34", "--batch", "1", "--images", "9", "--steps", "1", "--size", "32"]
+    monkeypatch.setattr("sys.argv", ["imagenet", *words, "--device", "cpu", "--out", str(out)])
     imagenet.main()
-    found = json.loads(out.read_text())
-    assert "to_come" not in found
-    assert len(found["training"]) == 2 * modes
+    assert said == [3, 3, 2, 2, 2, 1, 1, 1, 0]
+    assert len(json.loads(out.read_text())["training"]) == 6

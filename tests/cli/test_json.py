@@ -1,6 +1,7 @@
 """Documents for other programs: the same as for readers, alone on the output, and strict JSON."""
 
 import json
+import re
 from dataclasses import asdict
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from rheobase.train import checkpoint
 from rheobase.train.runs import Run
 from tests.cli.here import Here
 from tests.deploy.networks import randomise
+
+DOCS = Path(__file__).parents[2] / "docs"
 
 
 @pytest.fixture
@@ -66,6 +69,25 @@ def test_a_single_image_that_cannot_be_read(here: Here) -> None:
     code, output, messages = here("predict", "run", "bad.npy", "--json")
     assert (code, output) == (1, "")
     assert messages.startswith("error: ")
+
+
+@pytest.mark.usefixtures("run")
+@pytest.mark.parametrize(
+    ("command", "arguments"),
+    [
+        ("eval", "eval run"),
+        ("predict", "predict run 0.npy"),
+        ("compare", "compare run"),
+        ("plan", "plan demo --gpus 2"),
+        ("recipes", "recipes"),
+        ("recipes NAME", "recipes demo"),
+        ("models", "models"),
+    ],
+)
+def test_the_documents_name_every_key(here: Here, command: str, arguments: str) -> None:
+    np.save("0.npy", load("digits").test.images[0].numpy())
+    (row,) = re.findall(rf"^\| `{command}` \|.*", (DOCS / "training.md").read_text(), re.MULTILINE)
+    assert [key for key in json.loads(here(*arguments.split(), "--json")[1]) if f"`{key}`" not in row] == []
 
 
 def test_what_is_no_number_is_null(capsys: pytest.CaptureFixture[str]) -> None:

@@ -61,12 +61,13 @@ def test_a_cpu_is_timed_for_itself_only(here: Here) -> None:
 
 
 def test_times_measured_on_a_busy_machine_say_so(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
-    seconds = iter([1.0, 1e6])  # waited for a core, before and after
+    seconds = iter([1.0, 1e6, 1e12, 1e18])  # waited for a core, before and after
     monkeypatch.setattr(progress, "waited_seconds", lambda: next(seconds))
     code, output, _ = here(*SMALL)
     assert code == 0
     (line,) = (line for line in output.splitlines() if ", measured in fp32: about " in line)
     assert " for 20 epochs  (busy machine: waited for a core " in line
+    assert document(here, *SMALL, "--gpus", "2")["busy"] is False, "nothing was measured"
 
 
 def test_the_table_shows_every_setting_and_says_where_it_comes_from(here: Here) -> None:

@@ -181,16 +181,19 @@ def test_the_first_layer_has_16_bits():
     assert ((network.nodes["stem"].weight * unit - weight).abs() <= unit / ONE / 2 + 1e-12).all()
 
 
-def test_a_scale_of_the_image_has_16_bits_too():
+def scaled_image():
     nodes = {
         "gain": Scale(torch.tensor([0.75, -0.5]), None),
         "neurons": LIF(0.25, torch.full((2,), 0.5)),
         "readout": torch.nn.Conv2d(2, 3, 7),
     }
-    network = small(nodes, {"gain": [INPUT], "neurons": ["gain"], "readout": ["neurons"]})
-    integer = quantize(network, images(6, 2, 7), 4)
-    weight = torch.tensor([0.75, -0.5]).diag().view(2, 2, 1, 1) * integer.input_unit
-    unit = int8_unit([weight]).view(-1, 1, 1, 1)
+    return small(nodes, {"gain": [INPUT], "neurons": ["gain"], "readout": ["neurons"]})
+
+
+def test_a_scale_of_the_image_has_16_bits_too():
+    integer = quantize(scaled_image(), images(6, 2, 7), 4)
+    weight = torch.tensor([0.75, -0.5]) * integer.input_unit
+    unit = int8_unit([weight.diag()])
     assert ((integer.nodes["gain"].weight * unit - weight).abs() <= unit / ONE / 2 + 1e-12).all()
 
 
@@ -277,16 +280,19 @@ def test_the_exported_file_holds_int8_and_runs_exactly(tmp_path, global_pool):
 
 
 @pytest.mark.parametrize("bits", [8, 16])
-def test_every_format_costs_the_same_energy(tmp_path, bits):
-    network = quantize(fold(tiny()), images(6, 2, 7, seed=5), 4, bits=bits)
-    assert any(isinstance(node, Scale) for node in network.nodes.values())
+@pytest.mark.parametrize("made", [lambda: fold(tiny()), scaled_image], ids=["shortcut", "scaled image"])
+def test_every_format_costs_the_same_energy(tmp_path, bits, made):
+    network = quantize(made(), images(6, 2, 7, seed=5), 4, bits=bits)
     native.write(network, tmp_path / "net.safetensors", (2, 7, 7))
     rheobase_nir.write(network, tmp_path / "net.nir", (2, 7, 7))
     found = [native.load(tmp_path / "net.safetensors"), rheobase_nir.load(tmp_path / "net.nir"), network]
+    assert all(any(isinstance(node, Scale) for node in each.nodes.values()) for each in found)
     costs = [fan_out(each.to("meta"), (2, 7, 7)) for each in found]
     assert costs[0] == costs[1] == costs[2]
-    floating = fan_out(fold(tiny()).to("meta"), (2, 7, 7))
-    assert costs[0].additions["soma"] == floating.additions["soma"]  # a shortcut is a scale in all of them
+    floating = fan_out(made().to("meta"), (2, 7, 7))
+    first = next(iter(floating.additions))
+    assert costs[0].additions[first] == floating.additions[first]  # a shortcut is a scale in all of them
+    assert costs[0].encoding == floating.encoding
 
 
 def test_it_tells_how_far_it_is():

@@ -60,6 +60,18 @@ def test_it_has_8_bits_per_weight_and_its_own_accuracy(run: Path, found: Found) 
     assert found["accuracy"] > 0.8
 
 
+def test_it_is_evaluated_in_the_precision_of_its_training(
+    run: Path, found: Found, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert found["precision"] == "fp32"
+    monkeypatch.setattr(shipped, "FOLDER", tmp_path / "networks")
+    other = shutil.copytree(run, tmp_path / "other")
+    environment = json.loads((other / "environment.json").read_text()) | {"precision": "bf16"}  # on another device
+    (other / "environment.json").write_text(json.dumps(environment))
+    with pytest.raises(ValueError, match=r"digits was evaluated in fp32, but .*other in bf16; repeat this on a device"):
+        ship.ship(other, "digits", data=None, device="cpu")
+
+
 @pytest.mark.usefixtures("found")
 def test_every_weight_is_within_half_a_step_and_the_rest_is_exact(run: Path) -> None:
     trained, own = load_network(Run(run)).state_dict(), load_network(Run(shipped.find(Path("digits")))).state_dict()

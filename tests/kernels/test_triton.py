@@ -29,6 +29,7 @@ def test_compiles_ahead_of_time(architecture: str, tmp_path: Path) -> None:
     assert "_kernel" not in last  # another value of a learnt decay needs no other kernels
     assert all(bare.count("integrate_kernel") == 2 for bare in found[-8:-4])
     assert all(qcfs.count(kernel) == 1 for qcfs in found[-4:] for kernel in ("forward_kernel", "backward_kernel"))
+    assert all(qcfs.count("divides exactly") == 2 for qcfs in found[-4:])
 
 
 NEURONS: list[dict[str, Any]] = [

@@ -125,9 +125,12 @@ def test_a_measurement_that_was_stopped_goes_on(relu: Run, tmp_path: Path, monke
     monkeypatch.setattr(conversion, "convert_run", stops)
     with pytest.raises(KeyboardInterrupt):
         converted_part(relu, "calibrated", tmp_path / PARTS, longest=4)
+    (file,) = (tmp_path / PARTS).iterdir()
+    assert json.loads(file.read_text())["to_come"] == 2
     found = converted_part(relu, "calibrated", tmp_path / PARTS, longest=4)
     assert made_for == [1, 2, 2, 4]
     assert [p["timesteps"] for p in found["points"]] == [1, 2, 4]
+    assert "to_come" not in json.loads(file.read_text())
 
 
 def test_a_damaged_file_of_what_was_measured(relu: Run, tmp_path: Path) -> None:

@@ -2,18 +2,19 @@
 
 import json
 import shutil
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
+from benchmarks import contenders
 from rheobase import recipes, train
 from rheobase.recipes import Recipe
 from rheobase.train.record import write_result
 from rheobase.train.runs import Run
 from tests.tools.kept import write_kept
 from tools import fork, keep
-from tools.results import kept, spread, tables
+from tools.results import CONTENDERS, kept, spread, tables
 
 
 def recipe(*settings: str) -> Recipe:
@@ -206,6 +207,79 @@ def test_a_fork_has_the_settings_of_its_run(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr("sys.argv", words)
     fork.main()
     assert Run(tmp_path / "fork").recipe == Run(run).recipe
+
+
+@pytest.mark.parametrize(
+    ("device", "half", "precision", "unit", "time"),
+    [
+        ("cuda", {}, "bf16", "µs", "1500.0"),  # an older file
+        ("cuda", {"half": False}, "fp32", "µs", "1500.0"),
+        ("cpu", {"half": True}, "bf16", "ms", "1.5"),
+        ("cpu", {"half": False}, "fp32", "ms", "1.5"),
+    ],
+)
+def test_a_table_of_steps_has_their_precision_and_unit(
+    tmp_path: Path, device: str, half: dict[str, bool], precision: str, unit: str, time: str
+) -> None:
+    setting = {"device": device, "network": "resnet19", "timesteps": 4, "batch": 8, **half}
+    results = {"floor": {"us_per_image_timestep": 750.0}, "rheobase-speed": {"us_per_image_timestep": 1500.0}}
+    write_result(tmp_path / "step-here.json", {"runs": [{"setting": setting, "results": results}]})
+    (table,) = tables(tmp_path)
+    assert f", {precision}, T = 4, N = 8 (" in table.splitlines()[0]
+    assert f"| | {unit} per image and timestep |" in table
+    assert [row[::3] for row in cells(table)] == [
+        ["convolutions and linear layers alone", "0.50"],
+        ["Rheobase", "1.00"],
+    ]
+    assert cells(table)[1][1] == time
+
+
+def test_every_contender_has_words() -> None:
+    assert CONTENDERS.keys() == {contenders.FLOOR, *contenders.CONTENDERS}
+
+
+def test_other_neurons_of_ours_are_in_no_table_of_steps(tmp_path: Path) -> None:
+    setting = {"device": "cuda", "network": "resnet19", "timesteps": 4, "batch": 8, "half": True}
+    results = {name: {"us_per_image_timestep": 9.0} for name in ("rheobase-speed", *contenders.VARIANTS)}
+    write_result(tmp_path / "step-here-neurons.json", {"runs": [{"setting": setting, "results": results}]})
+    assert tables(tmp_path) == []
+
+
+def test_tables_say_in_which_precision_it_was_measured(tmp_path: Path) -> None:
+    own = recipes.get("cifar10_resnet19_t2")
+    write_kept(tmp_path / "cifar10" / "t2", own, 0.5)
+    timesteps(tmp_path / "cifar10" / "t2", t2=0.5)
+    accuracies, other = tables(tmp_path)
+    assert accuracies.startswith("CIFAR-10: test accuracy in bf16, ")
+    assert "test accuracy in %, in bf16 (mean" in other  # the file does not say it
+    found = {"2": {"accuracy": 0.5, "firing_rates": {"soma": 0.1}, "precision": "fp32"}}
+    (tmp_path / "cifar10" / "t2" / "timesteps.json").write_text(json.dumps({"timesteps": found}))
+    accuracies, other = tables(tmp_path)
+    assert accuracies.startswith("CIFAR-10: test accuracy in bf16, ")
+    assert "test accuracy in %, in fp32 (mean" in other
+
+
+@pytest.mark.parametrize(("said", "precision"), [({}, "bf16"), ({"precision": "fp16"}, "fp16")])
+def test_a_shipped_network_and_its_deployment(tmp_path: Path, said: dict[str, str], precision: str) -> None:
+    settings = asdict(recipes.get("cifar10_resnet19_t2"))
+    accuracies = {"trained_accuracy": 0.94, "accuracy": 0.935}
+    shipped = {"name": "small", "recipe": settings, "bytes": 3 * 2**20, **accuracies, **said}
+    write_result(tmp_path / "shipped" / "small.json", shipped)
+    results = {
+        "trained": {"accuracy": 0.9375},
+        "int8": {"accuracy": 0.93},
+        "int8 file": {"accuracy": 0.92, "bytes": 2**20},
+        "int8 below": {"points": 1.0},
+    }
+    write_result(tmp_path / "deploy-here.json", {"recipe": settings, "results": results})
+    content = json.loads((tmp_path / "deploy-here.json").read_text())
+    content["record"]["command"] = "python -m benchmarks.deployment networks/small --data DATA"
+    (tmp_path / "deploy-here.json").write_text(json.dumps(content))
+    networks, deployed = tables(tmp_path)
+    assert cells(networks) == [["`small`", "2", "94.00", "93.50", precision, "3.0"]]
+    assert deployed.startswith("`small` (T = 2) in float32, as trained and as deployed (`python -m benchmarks.dep")
+    assert f"In {precision}, the precision of its training, the same weights score 93.50 %. Before they" in deployed
+    assert cells(deployed) == [["trained", "93.75", "", ""], ["int8", "93.00", "92.00", "1.0"]]
 
 
 @pytest.mark.parametrize(

@@ -83,19 +83,36 @@ def test_a_command_that_does_not_end_is_killed(tmp_path: Path, monkeypatch: pyte
     assert records(tmp_path) == [("deaf", -signal.SIGKILL)]
 
 
-def test_a_command_ends_if_the_signal_comes_while_it_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    started = []
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> "list[subprocess.Popen[bytes]]":
+    """The processes that are started. During each start, Ctrl-C is pressed."""
+    found = []
     start = subprocess.Popen.__init__
 
     def begin(process: "subprocess.Popen[bytes]", *arguments: Any, **options: Any) -> None:
         start(process, *arguments, **options)
-        started.append(process)
+        found.append(process)
         os.kill(os.getpid(), signal.SIGINT)
 
     monkeypatch.setattr(subprocess.Popen, "__init__", begin)
+    return found
+
+
+def test_a_command_ends_if_the_signal_comes_while_it_starts(
+    started: "list[subprocess.Popen[bytes]]", tmp_path: Path
+) -> None:
     with pytest.raises(KeyboardInterrupt):
         run_plan.run(Command(1, "train", FOREVER), tmp_path / "train.log", 60)
     assert started[0].poll() is not None
+
+
+def test_a_signal_that_is_ignored_ends_nothing(started: "list[subprocess.Popen[bytes]]", tmp_path: Path) -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        assert run_plan.run(Command(1, "quick", "true"), tmp_path / "quick.log", 60) == 0
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert len(started) == 1
 
 
 def test_the_command_line_ends_what_it_runs(tmp_path: Path) -> None:

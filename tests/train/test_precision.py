@@ -9,8 +9,10 @@ import torch
 from torch import nn
 
 from rheobase import train
+from rheobase.deploy.formats import native
+from rheobase.tasks import export
 from rheobase.tasks.evaluate import evaluate_run
-from rheobase.tasks.open import as_run
+from rheobase.tasks.open import as_run, folded
 from rheobase.train import loop, plan, step, trainer
 from rheobase.train.progress import Reporter
 from rheobase.train.runs import Run
@@ -67,6 +69,7 @@ def test_a_run_computes_as_the_device_decides(fast: bool, whole: Path, tmp_path:
     assert all(torch.equal(own[name], in_fp32[name]) for name in own) is not fast
     found, last = evaluate_run(run, device="cpu"), run.rows()[-1]
     assert (found.accuracy, found.loss) == (last["test_accuracy"], last["test_loss"])
+    assert found.precision == run.precision
 
 
 def test_a_run_that_continues_in_another_precision_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,6 +106,12 @@ def test_a_run_from_before_precisions_were_recorded_computed_in_its_own(
     notes = Notes()
     train.fit(None, out=tmp_path, resume=True, device="cpu", reporter=notes)
     assert notes.said[1:] == ["started in bf16 and continues in fp32: other rounding"]
+
+
+def test_an_integer_network_is_evaluated_in_fp64(whole: Path, tmp_path: Path) -> None:
+    run, file = Run(whole), tmp_path / "integer.safetensors"
+    export.write(folded(run)[1], file, native, run, bits=8, data=None)
+    assert evaluate_run(file, device="cpu").precision == "fp64"
 
 
 def test_deployed_networks_run_in_fp16_on_an_old_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -87,7 +87,7 @@ def plan(
     waiting = Waiting()
     waiting.begin()
     times = _times(chosen, info, where) if timed else None
-    busy = waiting.describe()
+    busy = waiting.describe() if timed else ""
     forecast = scale.forecast(chosen, info, cluster, times.step if times and where.type == "cuda" else None)
     if json:
         print_json(

@@ -68,13 +68,13 @@ def quantize(
     input_unit = _input_unit(images, largest_input)
     for name in first:  # a convolution reads spikes, or multiples of the input unit
         convolutions[name].weight.mul_(input_unit)
-    scales = {name for name in convolutions if isinstance(network.nodes[origin(name, network)], Scale)} - first
+    scales = {name for name in convolutions if isinstance(network.nodes[origin(name, network)], Scale)}
     wide = first | scales if bits == 8 else set(convolutions)
     sequence = images[None] if images.ndim == 4 else images
     device = next(exact.parameters()).device
     calibration = Calibration(exact, (sequence.to(device, torch.float64) / input_unit).round(), timesteps)
     reads = {name: largest_input if name in first else len(exact.inputs[name]) for name in convolutions}
-    units = _units(exact, convolutions, wide, scales, reads, timesteps)
+    units = _units(exact, convolutions, wide, scales - first, reads, timesteps)
     nodes: dict[str, nn.Module] = {}
     for name, node in exact.nodes.items():
         if isinstance(node, LIF):
@@ -127,7 +127,7 @@ def _units(
     network: Network,
     convolutions: Mapping[str, nn.Conv2d],
     wide: set[str],
-    scales: set[str],
+    shortcuts: set[str],
     reads: Mapping[str, int],
     timesteps: int,
 ) -> dict[str, Tensor]:
@@ -136,7 +136,7 @@ def _units(
     for group in _sharing(network):
         neurons = [node for name in group if isinstance(node := network.nodes[name], LIF)]
         synapses = {source: convolutions[source] for name in group for source in network.inputs[name]}
-        weights = [conv.weight for source, conv in synapses.items() if source not in scales]
+        weights = [conv.weight for source, conv in synapses.items() if source not in shortcuts]
         # identity shortcuts alone are wide enough in any unit
         unit = int8_unit(weights) if weights else torch.stack([lif.v_th for lif in neurons]).amin(0) / LARGEST
         biases = [conv.bias.abs() for conv in synapses.values() if conv.bias is not None]

@@ -34,6 +34,8 @@ class Evaluation:
     """Number of training images that the recipe held out to replace the test images; 0: none."""
     input_rates: dict[str, float]
     """Of recordings, the fractions of the input that are 1 (`one`) and neither 0 nor 1 (`other`); empty for images."""
+    precision: str
+    """The precision of the computation, as in recipes."""
 
 
 @torch.no_grad()
@@ -82,5 +84,6 @@ def evaluate(
     rates_by_name = dict(zip(somas, firing_rates, strict=True))
     info = feed.info
     input_rates = {"one": ones / n, "other": others / n} if info.timesteps else {}
-    found = (info.simulated, int(n), info.held_out, info.holdout, input_rates)
+    precision = "fp64" if feed.dtype == torch.float64 else recipe.precision
+    found = (info.simulated, int(n), info.held_out, info.holdout, input_rates, precision)
     return Evaluation(total / n, correct / n, rates_by_name, *found)

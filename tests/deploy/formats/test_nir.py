@@ -53,6 +53,7 @@ def test_identity_shortcuts_are_scales_again_and_cost_as_little(tmp_path):
     kinds = {name: type(node) for name, node in network.nodes.items()}
     assert Scale in kinds.values()
     assert {name: type(node) for name, node in found.nodes.items() if isinstance(node, Scale)}.items() <= kinds.items()
+    assert all(node.bias is None for node in found.nodes.values() if isinstance(node, Scale)), "no bias of zeros"
     assert fan_out(found.to("meta"), SHAPE) == fan_out(network.to("meta"), SHAPE)
 
 
