@@ -39,8 +39,21 @@ def preprocessed(
 
 
 def first_images(dataset: Dataset, recipe: Recipe, count: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Return the first test images as the network sees them, and their labels."""
-    return preprocessed(dataset, recipe, dataset.test, torch.arange(min(count, len(dataset.test))), dtype)
+    """Return the first test images as the network sees them, and their labels.
+
+    Where the files are sorted by class, these are the first of every class, then the second of every class, and so on.
+    """
+    return preprocessed(dataset, recipe, dataset.test, _in_turn(dataset.test.labels.long())[:count], dtype)
+
+
+def _in_turn(labels: Tensor) -> Tensor:
+    """Return an order that takes classes in turn if `labels` are sorted, and changes nothing otherwise."""
+    order = torch.arange(len(labels))
+    if (labels[1:] < labels[:-1]).any():
+        return order
+    counts = labels.bincount()
+    number_in_class = order - (counts.cumsum(0) - counts)[labels]
+    return number_in_class.argsort(stable=True)
 
 
 class Feed:
