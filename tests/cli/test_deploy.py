@@ -187,6 +187,8 @@ def test_a_file_of_others_is_not_overwritten(run, tmp_path, monkeypatch):
             call("export", run, "--to", "nir", "--out", wrong)
     with pytest.raises(ValueError, match="the format onnx has no form 'portable'"):
         call("export", run, "--to", "onnx", "--form", "portable")
+    with pytest.raises(ValueError, match="in the canonical form; leave out --form, --int8 or --int16"):
+        call("export", run, "--to", "nir", "--form", "portable", "--int8")
 
 
 def test_a_picture_that_cannot_be_read_costs_itself(run, tmp_path):

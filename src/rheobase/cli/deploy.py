@@ -22,7 +22,6 @@ from rheobase.cli.common import (
     how_far,
     print_json,
     print_next,
-    switch,
     table,
     target_file,
 )
@@ -107,7 +106,9 @@ def convert(
         typer.Option(help="Threshold as a percentile: of activations (data-norm) or currents (spike-norm, rmp)."),
     ] = None,
     reset: Annotated[Reset | None, typer.Option(help="For data-norm: hard (to 0) or soft (by the threshold).")] = None,
-    spread: Annotated[bool, switch("--spread", "For calibrated: start neurons at 0, for hybrid training.")] = False,
+    spread: Annotated[
+        bool, typer.Option("--spread", help="For calibrated: start neurons at 0, for hybrid training.")
+    ] = False,
     seed: Annotated[int, typer.Option(help="Seed that selects the training images.")] = 0,
     data: DataOption = None,
     device: DeviceOption = "auto",
@@ -143,8 +144,10 @@ def convert(
 def export(
     network: NetworkArgument,
     to: Annotated[Format, typer.Option(help="Format of the file.")],
-    int8: Annotated[bool, switch("--int8", "Quantise the weights to int8; ONNX stores doubles.")] = False,
-    int16: Annotated[bool, switch("--int16", "Quantise the weights to 16 bits: fewer spikes change.")] = False,
+    int8: Annotated[bool, typer.Option("--int8", help="Quantise the weights to int8; ONNX stores doubles.")] = False,
+    int16: Annotated[
+        bool, typer.Option("--int16", help="Quantise the weights to 16 bits: fewer spikes change.")
+    ] = False,
     form: Annotated[Form, typer.Option(help="Form of a NIR file; portable uses convolutions only.")] = Form.canonical,
     data: DataOption = None,
     device: Annotated[str, typer.Option(help="Device for quantising: auto, cpu, cuda or cuda:N.")] = "auto",
@@ -163,6 +166,8 @@ def export(
         raise ValueError(f"the format {to} has no form '{form}'; leave out --form")
     if int8 and int16:
         raise ValueError("--int8 and --int16 exclude each other; leave one of them out")
+    if form is Form.portable and (int8 or int16):
+        raise ValueError("integers are written in the canonical form; leave out --form, --int8 or --int16")
     bits = 8 if int8 else 16 if int16 else None
     source = open_run(network)
     found = open_network(source)

@@ -19,7 +19,6 @@ from rheobase.cli.common import (
     print_json,
     print_rates,
     print_wrapped,
-    switch,
     table,
 )
 
@@ -33,7 +32,7 @@ def evaluate(
     network: NetworkArgument,
     data: DataOption = None,
     timesteps: Annotated[int | None, typer.Option(help="Number of timesteps; default: as trained.")] = None,
-    sweep: Annotated[bool, switch("--sweep", "Evaluate at 1, 2, 4, ... timesteps in one pass.")] = False,
+    sweep: Annotated[bool, typer.Option("--sweep", help="Evaluate at 1, 2, 4, ... timesteps in one pass.")] = False,
     device: DeviceOption = "auto",
     json: JsonOption = False,
     plugin: PluginOption = None,
