@@ -98,7 +98,7 @@ def fold(run: RunArgument, data: DataOption = None, out: OutOption = None, plugi
 
 def convert(
     run: RunArgument,
-    method: Annotated[Method, typer.Option(help="How to choose thresholds.")],
+    method: Annotated[Method, typer.Option(metavar="METHOD", help=f"How to choose thresholds: {', '.join(Method)}.")],
     timesteps: Annotated[int, typer.Option(min=1, help="Timesteps of the spiking network.")],
     images: Annotated[int, typer.Option(min=1, help="Training images used to choose thresholds.")] = 256,
     percentile: Annotated[
