@@ -3,7 +3,7 @@
 from enum import StrEnum
 from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -204,7 +204,9 @@ def verify(
     from rheobase.train import choose_device
 
     opened = open_run(run)
-    found = compare(file, opened, data=data, images=images, simulated=simulate, device=choose_device(device))
+    options: dict[str, Any] = {"data": data, "images": images, "simulated": simulate, "device": choose_device(device)}
+    with how_far("comparing accuracies", "images") as tell:
+        found = compare(file, opened, **options, tell=tell)
     _print_agreement({"float64": found.agreement})
     if found.simulation is not None:
         other = found.simulation
