@@ -102,6 +102,16 @@ def test_every_room_is_in_order() -> None:
     assert {part(path) for path in files()} == {*ROOMS}
 
 
+def test_rooms_are_imported_when_first_used() -> None:
+    program = (
+        "import rheobase, sys; assert 'torch' not in sys.modules; assert {'nn', 'train'} <= {*dir(rheobase)}; "
+        "print(rheobase.train.fit.__name__, rheobase.nn.Soma.__name__, hasattr(rheobase, 'cellar'))"
+    )
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert found.stdout.split() == ["fit", "Soma", "False"]
+    assert {*rheobase.ROOMS} == {*ROOMS} - {"extras", "files", "limits", "paper", "cli", "__main__"}
+
+
 def test_training_knows_neither_nir_nor_onnx() -> None:
     program = (
         "import rheobase.train, sys; print({'nir', 'onnx', 'onnxruntime', 'rheobase.deploy.formats'} & {*sys.modules})"

@@ -8,6 +8,7 @@ Shapes: T timesteps (always dimension 0), N batch, C channels (always dimension 
 
 from collections.abc import Callable, Collection, Sequence
 from math import pi
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -216,8 +217,8 @@ def check_sequence(x: Tensor, timesteps: int | None) -> int:
         raise ValueError(f"expected at least one element in every dimension, got {shape}")
     if x.ndim == 5 and timesteps is not None and timesteps != shape[0]:
         raise ValueError(f"timesteps={timesteps} does not match the sequence, which has {shape[0]} timesteps")
-    if x.ndim == 4 and (timesteps is None or timesteps < 1):
-        raise ValueError(f"images need timesteps of at least 1, got {timesteps}; call network(x, timesteps=4)")
+    if x.ndim == 4 and (not isinstance(timesteps, Integral) or timesteps < 1):
+        raise ValueError(f"images need timesteps of at least 1, got {timesteps!r}; call network(x, timesteps=4)")
     return shape[0] if timesteps is None else timesteps
 
 

@@ -147,6 +147,7 @@ def test_plan_shows_all_memory_modes(here: Here) -> None:
         (["eval", "full"], 1, "full is not the folder of a run"),
         (["pack", "nowhere", "--out", "new"], 1, "nowhere is not a folder; give one with a sub-folder of images per"),
         (["eval"], 2, "missing argument 'network'; see rheobase eval --help"),
+        (["export", "full"], 2, "missing option '--to'. Choose from: native, nir, onnx; see rheobase export --help"),
         (["train", "--epochs", "3"], 2, "no such option: --epochs; see rheobase train --help"),
         (["train", "demo", "--set"], 2, "option '--set' requires an argument"),
         (["train", "demo", "--set", "epochs"], 1, "expected key=value, got 'epochs'"),
@@ -169,6 +170,13 @@ def test_errors_are_one_sentence(here: Here, arguments: list[str], code: int, me
     assert message in said
     assert said.startswith("error: ")
     assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("words", [[], ["train"], ["export"]])
+def test_switches_name_no_type_in_help(words: list[str], here: Here) -> None:
+    output = here(*words, "--help")[1]
+    assert "--help" in output
+    assert "<bool>" not in output
 
 
 def test_without_a_command_there_is_help(here: Here) -> None:

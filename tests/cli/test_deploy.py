@@ -114,6 +114,22 @@ def test_integers_that_take_long_are_told_of(run, here, monkeypatch):
     assert messages.splitlines() == [f"finding integers: {i} of 8 layers done" for i in range(8)]
 
 
+def test_measurements_that_take_long_are_told_of(run, here, monkeypatch):
+    assert here("fold", str(run), "--out", "net.safetensors")[0] == 0
+    commands = {
+        ("eval", str(run)): ["evaluating"],
+        ("eval", str(run), "--sweep"): ["evaluating"],
+        ("eval", "net.safetensors"): ["evaluating"],
+        ("verify", "net.safetensors", str(run)): ["comparing accuracies"] * 2,
+    }
+    for command, words in commands.items():
+        monkeypatch.setattr(common, "PATIENCE", inf)
+        assert here(*command)[2] == ""
+        monkeypatch.setattr(common, "PATIENCE", 0.0)
+        messages = here(*command)[2].splitlines()
+        assert messages == [f"{word}: {done} of 359 images done" for word in words for done in (256, 359)]
+
+
 def test_a_terminal_has_one_line_of_progress(monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("FORCE_COLOR", "1")  # what makes anything a terminal
@@ -187,6 +203,8 @@ def test_a_file_of_others_is_not_overwritten(run, tmp_path, monkeypatch):
             call("export", run, "--to", "nir", "--out", wrong)
     with pytest.raises(ValueError, match="the format onnx has no form 'portable'"):
         call("export", run, "--to", "onnx", "--form", "portable")
+    with pytest.raises(ValueError, match="in the canonical form; leave out --form, --int8 or --int16"):
+        call("export", run, "--to", "nir", "--form", "portable", "--int8")
 
 
 def test_a_picture_that_cannot_be_read_costs_itself(run, tmp_path):

@@ -7,7 +7,7 @@ import torch
 from rheobase import data
 from rheobase.data.augment import crop_flip, cutout
 from rheobase.data.dataset import Dataset, Split, channel_moments, prefetch
-from rheobase.data.feed import Feed, generator
+from rheobase.data.feed import Feed, first_images, generator
 from rheobase.recipes import Recipe
 
 CPU = torch.device("cpu")
@@ -119,6 +119,22 @@ def small_set(n: int = 23) -> Dataset:
 def recipe(**changes: int) -> Recipe:
     settings = {"name": "small", "data": "small", "network": "resnet8", "timesteps": 2, "epochs": 3, "batch_size": 5}
     return Recipe(**(settings | changes))
+
+
+def test_the_first_images_of_sorted_classes_are_of_all_classes() -> None:
+    dataset = small_set(6)
+    in_order = replace(dataset.test, labels=torch.tensor([0, 0, 0, 2, 2, 3]))
+    mixed = replace(dataset.test, labels=torch.tensor([1, 0, 0, 2, 2, 3]))
+    for test, count, expected in (
+        (in_order, 4, [0, 3, 5, 1]),
+        (in_order, 9, [0, 3, 5, 1, 4, 2]),
+        (mixed, 4, [0, 1, 2, 3]),
+        (mixed, 9, [0, 1, 2, 3, 4, 5]),
+    ):
+        x, labels = first_images(replace(dataset, test=test), recipe(), count, torch.float64)
+        everything = torch.cat([x for x, _ in Feed(dataset, recipe(), CPU, torch.float64).testing()])
+        assert labels.tolist() == test.labels[expected].tolist()
+        assert torch.equal(x, everything[expected])
 
 
 def test_an_epoch_shows_every_image_once_in_an_order_of_its_own() -> None:

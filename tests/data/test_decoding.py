@@ -1,5 +1,6 @@
 """Pictures that are none, or would fill the memory."""
 
+import importlib
 import io
 import os
 import shutil
@@ -67,6 +68,37 @@ def test_grey_and_other_modes_become_rgb(mode: str, tmp_path: Path) -> None:
     picture = images.new(mode, (8, 7), 65535) if mode == "I;16" else white.convert("RGB").convert(mode)
     picture.save(tmp_path / "a.tif")
     assert set(decode(Request(str(tmp_path / "a.tif"), 5, 1.0, None))) == {255}
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "TIFF", "WEBP"])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_pictures_of_a_turned_camera_are_upright(orientation: int, kind: str, tmp_path: Path) -> None:
+    bright = [[0, 60], [120, 240]]  # as seen
+    flipped = {
+        1: bright, 2: [[60, 0], [240, 120]], 3: [[240, 120], [60, 0]], 4: [[120, 240], [0, 60]],
+        5: [[0, 120], [60, 240]], 6: [[60, 240], [0, 120]], 7: [[240, 60], [120, 0]], 8: [[120, 0], [240, 60]],
+    }  # fmt: skip
+    stored = np.kron(np.array(flipped[orientation], np.uint8), np.ones((16, 16), np.uint8))
+    exif = images.Exif()
+    exif[0x0112] = orientation
+    images.fromarray(stored).convert("RGB").save(tmp_path / "a", kind, exif=exif)
+    for part in (None, [0.5, 0.5, 1.0, 0.5]):
+        pixels = np.frombuffer(decode(Request(str(tmp_path / "a"), 32, 1.0, part)), np.uint8).reshape(32, 32, 3)
+        assert np.abs(pixels[8::16, 8::16].astype(int) - np.array(bright)[:, :, None]).max() < 12
+
+
+@pytest.mark.parametrize("exif", [b"Exif\0\0", b"Exif\0\0nonsense", b"Exif\0\0II*\0\xff\xff\xff\x7f"])
+@pytest.mark.filterwarnings("ignore:Corrupt EXIF data")
+def test_a_damaged_remark_on_the_camera_spoils_no_picture(exif: bytes, tmp_path: Path) -> None:
+    images.new("RGB", (8, 7), (200, 100, 0)).save(tmp_path / "a.jpg", exif=exif)
+    assert decode(Request(str(tmp_path / "a.jpg"), 5, 1.0, None))[0] > 190
+
+
+def test_a_damaged_remark_in_a_png_spoils_no_picture(tmp_path: Path) -> None:
+    remark = importlib.import_module("PIL.PngImagePlugin").PngInfo()
+    remark.add_text("Raw profile type exif", "\nexif\n2\nno hex")
+    images.new("RGB", (8, 7), (200, 100, 0)).save(tmp_path / "a.png", pnginfo=remark)
+    assert decode(Request(str(tmp_path / "a.png"), 5, 1.0, None))[0] > 190
 
 
 @pytest.mark.parametrize(

@@ -334,8 +334,9 @@ def recipe_without_size() -> Recipe:
 def test_bad_folders_are_one_sentence(images: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="dataset 'folder' needs an image size"):
         load_data(recipe_without_size(), images)
-    with pytest.raises(ValueError, match="none is not a folder; give one with a sub-folder"):
-        data.load("folder", tmp_path / "none", size=8)
+    for size in (0, 8):  # a wrong path is told first
+        with pytest.raises(ValueError, match="none is not a folder; give one with a sub-folder"):
+            data.load("folder", tmp_path / "none", size=size)
     with pytest.raises(ValueError, match="dark has no sub-folders"):
         data.load("folder", images / "dark", size=8)
     for path in (images / "dark").glob("0[0-8].*"):  # 04 and 09 are for testing
@@ -344,6 +345,17 @@ def test_bad_folders_are_one_sentence(images: Path, tmp_path: Path) -> None:
         data.load("folder", images, size=8)
     (images / "empty").mkdir()
     with pytest.raises(ValueError, match="empty has no images; expected files such as"):
+        data.load("folder", images, size=8)
+
+
+def test_pictures_of_a_phone_that_are_not_read_are_counted(images: Path, tmp_path: Path) -> None:
+    for name in ("dark/a.HEIC", "dark/b.heic", "light/c.dng", "light/notes.txt", "light/._d.heic"):
+        (images / name).touch()
+    with pytest.warns(UserWarning, match=r"formats that are not read: 1 \.dng, 2 \.heic; convert them to use them$"):
+        data.load("folder", images, size=8)
+    (images / "phone").mkdir()
+    (images / "phone" / "a.heic").touch()
+    with pytest.raises(ValueError, match=r"phone has no images; expected files .*, got 1 \.heic; convert them$"):
         data.load("folder", images, size=8)
 
 

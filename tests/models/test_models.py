@@ -372,6 +372,14 @@ def net19() -> SpikingNet:
             "images need timesteps of at least 1, got -1; call network(x, timesteps=4)",
         ),
         (
+            lambda: net8()(torch.randn(2, 3, 8, 8), timesteps=2.0),
+            "images need timesteps of at least 1, got 2.0; call network(x, timesteps=4)",
+        ),
+        (
+            lambda: net8()(torch.randn(2, 3, 8, 8), timesteps="2"),
+            "images need timesteps of at least 1, got '2'; call network(x, timesteps=4)",
+        ),
+        (
             lambda: net8()(torch.randn(4, 2, 3, 8, 8), timesteps=6),
             "timesteps=6 does not match the sequence, which has 4 timesteps",
         ),

@@ -27,6 +27,11 @@ def test_what_a_recipe_changes_is_marked() -> None:
     assert (found["schedule"].choices, found["loss"].choices) == (("step", "cosine"), ())
 
 
+def test_settings_come_as_a_list() -> None:
+    with pytest.raises(ValueError, match=r"^expected a list of settings, got 'epochs=3'; .*: \['epochs=3'\]$"):
+        recipes.get("demo").changed("epochs=3")
+
+
 def test_differences_name_both_values() -> None:
     demo = recipes.get("demo")
     assert differences(demo, demo) == {}

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 import safetensors.torch
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from rheobase import train
+from rheobase.nn import ReferenceSoma
 from rheobase.recipes import Recipe
 from rheobase.train import step, trainer
 from rheobase.train.progress import Reporter
@@ -132,6 +133,34 @@ def test_a_loss_that_is_not_finite_names_the_last_good_checkpoint(whole: Path, t
     with pytest.raises(ValueError, match=rf"by step 24; the last good checkpoint is {good}; try a smaller lr"):
         train.fit(out=out, resume=True, device="cpu")
     assert all(t.isfinite().all() for t in final(out).values())
+
+
+class Steps(ReferenceSoma):
+    """A neuron whose author forgot the surrogate."""
+
+    def spike(self, u: Tensor) -> Tensor:
+        return (u > self.v_th).to(u.dtype)
+
+
+def test_parameters_behind_spikes_without_a_surrogate_are_named_once(tmp_path: Path) -> None:
+    behind = (
+        r"^no gradient reaches (\d+) of (\d+) parameters, so they will not be trained: stem\.weight, .*, \.\.\.; look"
+    )
+    with pytest.warns(UserWarning, match="no gradient reaches") as told:
+        train.fit(recipe("epochs=2"), neuron=Steps, out=tmp_path, device="cpu")
+    (found,) = [re.match(behind, str(warning.message)) for warning in told]
+    assert found is not None
+    reached = {"head.decode.weight", "head.decode.bias"}
+    assert int(found[2]) - int(found[1]) == len(reached)
+
+
+def test_a_loss_that_leads_to_no_parameter(tmp_path: Path) -> None:
+    def detached(logits: Tensor, labels: Tensor, recipe: Recipe) -> Tensor:
+        return nn.functional.cross_entropy(logits.mean(0), labels).detach()
+
+    with pytest.raises(ValueError, match=r"^loss 'detached' of network 'resnet8': no gradient leads from it to any"):
+        train.fit(recipe("epochs=1"), loss=detached, out=tmp_path / "run", device="cpu")
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_network_that_cannot_be_built_leaves_no_folder(tmp_path: Path) -> None:

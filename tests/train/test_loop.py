@@ -88,6 +88,12 @@ def test_ctrl_c_is_ours_only_while_training(tmp_path: Path) -> None:
     assert len(Run(tmp_path / "thread").rows()) == 1
 
 
+def test_the_name_of_a_recipe_is_no_recipe(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"^fit: expected a recipe, such as recipes\.get\('demo'\), got 'demo'$"):
+        train.fit("demo", out=tmp_path / "run")  # type: ignore[arg-type]
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_folder_that_is_no_run(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"is not the folder of a run: it has no recipe\.json"):
         evaluate_run(tmp_path)

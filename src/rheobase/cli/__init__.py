@@ -10,7 +10,7 @@ import typer
 
 from rheobase import __version__, plugins
 from rheobase.cli import analysis, compare, data, deploy, evaluate, lists, plan, train
-from rheobase.cli.common import errors, switch
+from rheobase.cli.common import Commands, errors
 from rheobase.cli.terminal import one_line
 
 __all__ = ["app", "main"]
@@ -18,6 +18,7 @@ __all__ = ["app", "main"]
 UsageError: Any = typer.BadParameter.__base__  # typer has a parser of its own, or uses click, and does not export this
 
 app = typer.Typer(
+    cls=Commands,
     help="Train deep spiking neural networks directly (STBP-tdBN).",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -34,8 +35,10 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def _options(
-    debug: Annotated[bool, switch("--debug", "Show the full traceback of an error.")] = False,
-    version: Annotated[bool, switch("--version", "Show the version.", callback=_print_version, is_eager=True)] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the full traceback of an error.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version.", callback=_print_version, is_eager=True)
+    ] = False,
 ) -> None: ...
 
 
@@ -75,14 +78,14 @@ def main() -> None:
 
 def _usage(error: Any) -> str:
     """What is wrong with a command line, and where its help is."""
-    what = error.format_message().rstrip(".").replace("Value error, ", "")
+    what = " ".join(error.format_message().split()).rstrip(".").replace("Value error, ", "")  # choices come as lines
     command = error.ctx.command_path if error.ctx else "rheobase"
     return f"{what[:1].lower()}{what[1:]}{' See' if what.endswith('?') else '; see'} {command} --help"
 
 
 def _sentence(error: Exception) -> str:
     if isinstance(error, MemoryError) or "can't allocate memory" in str(error):  # torch raises a plain RuntimeError
-        return "out of memory; try a smaller batch_size or fewer images at once"
+        return "out of memory; try a smaller batch_size, fewer timesteps or fewer images at once"
     if type(error).__name__ == "OutOfMemoryError":
         return "the GPU is out of memory; try a smaller batch_size, or --set memory=packed or memory=recompute"
     if isinstance(error, OSError) and error.filename and error.strerror:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.box import SIMPLE
 from rich.table import Table
+from typer.core import TyperCommand, TyperGroup
 
 from rheobase.cli.terminal import Terminal
 from rheobase.extras import ended_by_ctrl_c
@@ -41,12 +42,27 @@ SettingsOption = Annotated[
 ]
 
 
-def switch(name: str, help: str, **options: Any) -> Any:
-    """Return an option that takes no value, whose help therefore names no type."""
-    return typer.Option(name, help=help, metavar="", **options)
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
 
 
-JsonOption = Annotated[bool, switch("--json", "Print one JSON document instead of text.")]
+class _PlainSwitches:
+    """A command whose switches name no type in its help, not even those that typer adds."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        for param in params:
+            if getattr(param, "is_flag", False):
+                param.metavar = ""
+        return params
+
+
+class Command(_PlainSwitches, TyperCommand):
+    """One command."""
+
+
+class Commands(_PlainSwitches, TyperGroup):
+    """The command line of all commands."""
+
 
 _plugins: list[str] = []  # given on this command line
 
@@ -93,7 +109,7 @@ def add_command(
                 import_module(imports)
         return function(*values, **options)
 
-    app.command(name, epilog=f"Example: {' '.join(words)}")(command)
+    app.command(name, cls=Command, epilog=f"Example: {' '.join(words)}")(command)
 
 
 def table(*headings: str, last: str | None = None) -> Table:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rheobase.cli.common import PluginOption, add_command, command_line, console, print_next, switch, table, target_file
+from rheobase.cli.common import PluginOption, add_command, command_line, console, print_next, table, target_file
 from rheobase.cli.terminal import one_line
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def data(
     window: Annotated[int, typer.Option(min=0, help="Microseconds or events per slice; 0: the default.")] = 0,
     sensor: SensorOption = "none",
     samples: Annotated[int, typer.Option(min=0, help="Number of samples to draw.")] = 3,
-    download: Annotated[bool, switch("--download", "Download the dataset if it is missing.")] = False,
+    download: Annotated[bool, typer.Option("--download", help="Download the dataset if it is missing.")] = False,
     plugin: PluginOption = None,
 ) -> None:
     """Prepare a dataset, check it and show what it contains."""

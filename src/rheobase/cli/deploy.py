@@ -3,7 +3,7 @@
 from enum import StrEnum
 from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -23,7 +23,6 @@ from rheobase.cli.common import (
     how_far,
     print_json,
     print_next,
-    switch,
     table,
     target_file,
 )
@@ -100,7 +99,7 @@ def fold(run: RunArgument, data: DataOption = None, out: OutOption = None, plugi
 
 def convert(
     run: RunArgument,
-    method: Annotated[Method, typer.Option(help="How to choose thresholds.")],
+    method: Annotated[Method, typer.Option(metavar="METHOD", help=f"How to choose thresholds: {', '.join(Method)}.")],
     timesteps: Annotated[int, typer.Option(min=1, help="Timesteps of the spiking network.")],
     images: Annotated[int, typer.Option(min=1, help="Training images used to choose thresholds.")] = 256,
     percentile: Annotated[
@@ -108,7 +107,9 @@ def convert(
         typer.Option(help="Threshold as a percentile: of activations (data-norm) or currents (spike-norm, rmp)."),
     ] = None,
     reset: Annotated[Reset | None, typer.Option(help="For data-norm: hard (to 0) or soft (by the threshold).")] = None,
-    spread: Annotated[bool, switch("--spread", "For calibrated: start neurons at 0, for hybrid training.")] = False,
+    spread: Annotated[
+        bool, typer.Option("--spread", help="For calibrated: start neurons at 0, for hybrid training.")
+    ] = False,
     seed: Annotated[int, typer.Option(help="Seed that selects the training images.")] = 0,
     data: DataOption = None,
     device: DeviceOption = "auto",
@@ -144,8 +145,10 @@ def convert(
 def export(
     network: NetworkArgument,
     to: Annotated[Format, typer.Option(help="Format of the file.")],
-    int8: Annotated[bool, switch("--int8", "Quantise the weights to 8 bits.")] = False,
-    int16: Annotated[bool, switch("--int16", "Quantise the weights to 16 bits, which changes fewer spikes.")] = False,
+    int8: Annotated[bool, typer.Option("--int8", help="Quantise the weights to 8 bits.")] = False,
+    int16: Annotated[
+        bool, typer.Option("--int16", help="Quantise the weights to 16 bits, which changes fewer spikes.")
+    ] = False,
     form: Annotated[
         Form, typer.Option(help="Form of a NIR file; portable consists of convolutions and neurons only.")
     ] = Form.canonical,
@@ -166,6 +169,8 @@ def export(
         raise ValueError(f"the format {to} has no form '{form}'; leave out --form")
     if int8 and int16:
         raise ValueError("--int8 and --int16 exclude each other; leave one of them out")
+    if form is Form.portable and (int8 or int16):
+        raise ValueError("integers are written in the canonical form; leave out --form, --int8 or --int16")
     bits = 8 if int8 else 16 if int16 else None
     source = open_run(network)
     found = open_network(source)
@@ -205,7 +210,9 @@ def verify(
     from rheobase.train import choose_device
 
     opened = open_run(run)
-    found = compare(file, opened, data=data, images=images, simulated=simulate, device=choose_device(device))
+    options: dict[str, Any] = {"data": data, "images": images, "simulated": simulate, "device": choose_device(device)}
+    with how_far("comparing accuracies", "images") as tell:
+        found = compare(file, opened, **options, tell=tell)
     _print_agreement({"float64": found.agreement})
     if found.simulation is not None:
         other = found.simulation

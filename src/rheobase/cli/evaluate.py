@@ -15,11 +15,11 @@ from rheobase.cli.common import (
     PluginOption,
     add_command,
     console,
+    how_far,
     ordinal,
     print_json,
     print_rates,
     print_wrapped,
-    switch,
     table,
 )
 
@@ -33,7 +33,7 @@ def evaluate(
     network: NetworkArgument,
     data: DataOption = None,
     timesteps: Annotated[int | None, typer.Option(help="Number of timesteps; default: as trained.")] = None,
-    sweep: Annotated[bool, switch("--sweep", "Evaluate at 1, 2, 4, ... timesteps in one pass.")] = False,
+    sweep: Annotated[bool, typer.Option("--sweep", help="Evaluate at 1, 2, 4, ... timesteps in one pass.")] = False,
     device: DeviceOption = "auto",
     json: JsonOption = False,
     plugin: PluginOption = None,
@@ -47,7 +47,8 @@ def evaluate(
         _sweep(network, data=data, timesteps=timesteps, device=device, json=json)
         return
     opened = open_run(network)
-    found = evaluate_run(opened, data=data, timesteps=timesteps, device=device)
+    with how_far("evaluating", "images") as tell:
+        found = evaluate_run(opened, data=data, timesteps=timesteps, device=device, tell=tell)
     if json:
         print_json({"network": str(network), **asdict(found)})
         return
@@ -65,7 +66,8 @@ def _sweep(network: Path, *, json: bool, **options: Any) -> None:
     from rheobase.report.layout import ENERGY_NOTE, joule
     from rheobase.tasks.sweep import sweep_network
 
-    found = sweep_network(network, **options)
+    with how_far("evaluating", "images") as tell:
+        found = sweep_network(network, **options, tell=tell)
     if json:
         print_json({"network": str(network), "rows": [asdict(row) for row in found]})
         return

@@ -28,7 +28,6 @@ from rheobase.cli.common import (
     export_hint,
     print_next,
     print_rates,
-    switch,
 )
 from rheobase.extras import installed
 
@@ -95,17 +94,17 @@ def train(
     freeze: Annotated[
         Frozen | None, typer.Option(help="Train only the head; the body keeps the weights given by --from.")
     ] = None,
-    keep_best: Annotated[bool, switch("--keep-best", "Also keep the best epoch, as RUN/best.")] = False,
+    keep_best: Annotated[bool, typer.Option("--keep-best", help="Also keep the best epoch, as RUN/best.")] = False,
     resume: Annotated[Path | None, typer.Option(help="Resume the run in this folder.")] = None,
-    new_data: Annotated[bool, switch("--new-data", "Resume with other data of the same classes.")] = False,
-    go_on: Annotated[bool, switch("--continue", "Resume the run in --out, or start it there.")] = False,
+    new_data: Annotated[bool, typer.Option("--new-data", help="Resume with other data of the same classes.")] = False,
+    go_on: Annotated[bool, typer.Option("--continue", help="Resume the run in --out, or start it there.")] = False,
     seeds: Annotated[
         str | None, typer.Option(metavar="0,1,2", help="Train one run per seed, one after another.")
     ] = None,
     device: DeviceOption = "auto",
     seed: Annotated[int | None, typer.Option(help="Random seed.")] = None,
-    download: Annotated[bool, switch("--download", "Download the dataset if it is missing.")] = False,
-    tensorboard: Annotated[bool, switch("--tensorboard", "Also write metrics for TensorBoard.")] = False,
+    download: Annotated[bool, typer.Option("--download", help="Download the dataset if it is missing.")] = False,
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Also write metrics for TensorBoard.")] = False,
     save_every: Annotated[
         float | None, typer.Option(min=0, metavar="SECONDS", help="Time between checkpoints; 0: after every epoch.")
     ] = None,
@@ -115,7 +114,7 @@ def train(
             min=1, metavar="SECONDS", help="Under torchrun: how long to wait for a process that does not respond."
         ),
     ] = None,
-    parts: Annotated[bool, switch("--parts", "Split checkpoint files into parts of 15 MiB.")] = False,
+    parts: Annotated[bool, typer.Option("--parts", help="Split checkpoint files into parts of 15 MiB.")] = False,
     plugin: PluginOption = None,
 ) -> None:
     """Train a network by a recipe, or resume a run."""

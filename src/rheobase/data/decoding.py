@@ -23,6 +23,11 @@ __all__ = ["Request", "decode", "pixels_of"]
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 PIXEL, WIDE = 8, 16  # bytes of memory per pixel, decoded and converted; wide pixels are also scaled
 MESSAGE = 2**16  # bytes, more than the longest paths of a message need
+ORIENTATION = 0x0112  # the EXIF tag that says how a camera was held
+UPRIGHT = {  # what undoes it
+    2: "FLIP_LEFT_RIGHT", 3: "ROTATE_180", 4: "FLIP_TOP_BOTTOM",
+    5: "TRANSPOSE", 6: "ROTATE_270", 7: "TRANSVERSE", 8: "ROTATE_90",
+}  # fmt: skip
 
 Box = tuple[float, float, float, float]  # left, top, right, bottom
 
@@ -73,7 +78,18 @@ def decode(request: Request) -> bytes:
         # a large JPEG is decoded at a lower resolution, if that leaves enough pixels
         image.draft("RGB", (ceil(image.width * scale), ceil(image.height * scale)))
         picture = _of_8_bits(image).convert("RGB")
-    return picture.resize((size, size), images.Resampling.BILINEAR, box=box(*picture.size)).tobytes()
+        turn = UPRIGHT.get(_orientation(image))
+    square = picture.resize((size, size), images.Resampling.BILINEAR, box=box(*picture.size))
+    # Turned last, when there is least to turn: a centre stays the centre, and a random part is as random.
+    return (square if turn is None else square.transpose(images.Transpose[turn])).tobytes()
+
+
+def _orientation(image: Any) -> Any:
+    """Return the orientation of a decoded image. Pillow itself turns TIFF files, and then no longer names theirs."""
+    try:
+        return image.getexif().get(ORIENTATION)
+    except Exception:  # a damaged remark on a sound picture; Pillow fails in many ways
+        return None
 
 
 def _of_8_bits(image: Any) -> Any:

@@ -39,15 +39,39 @@ def preprocessed(
 
 
 def first_images(dataset: Dataset, recipe: Recipe, count: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Return the first test images as the network sees them, and their labels."""
-    return preprocessed(dataset, recipe, dataset.test, torch.arange(min(count, len(dataset.test))), dtype)
+    """Return the first test images as the network sees them, and their labels.
+
+    Where the files are sorted by class, these are the first of every class, then the second of every class, and so on.
+    """
+    return preprocessed(dataset, recipe, dataset.test, _in_turn(dataset.test.labels.long())[:count], dtype)
+
+
+def _in_turn(labels: Tensor) -> Tensor:
+    """Return an order that takes classes in turn if `labels` are sorted, and changes nothing otherwise."""
+    order = torch.arange(len(labels))
+    if (labels[1:] < labels[:-1]).any():
+        return order
+    counts = labels.bincount()
+    number_in_class = order - (counts.cumsum(0) - counts)[labels]
+    return number_in_class.argsort(stable=True)
 
 
 class Feed:
-    """The batches of process `rank` of `world`. Every process takes its share of the same global batch."""
+    """The batches of process `rank` of `world`. Every process takes its share of the same global batch.
+
+    During tests, `tell` hears after every batch how many images of how many are done.
+    """
 
     def __init__(
-        self, dataset: Dataset, recipe: Recipe, device: torch.device, dtype: torch.dtype, rank: int = 0, world: int = 1
+        self,
+        dataset: Dataset,
+        recipe: Recipe,
+        device: torch.device,
+        dtype: torch.dtype,
+        rank: int = 0,
+        world: int = 1,
+        *,
+        tell: Callable[[int, int], None] | None = None,
     ) -> None:
         if len(dataset.train) < world or recipe.batch_size < world:
             raise ValueError(
@@ -61,7 +85,7 @@ class Feed:
                 f"cutout: expected at most the side of the images, {dataset.info.size}, got {recipe.cutout}"
             )
         self.recipe, self.device, self.dtype = recipe, device, dtype
-        self.rank, self.world = rank, world
+        self.rank, self.world, self.tell = rank, world, tell
         self.train, self.test = dataset.train.to(device), dataset.test.to(device)
         self.info = info = dataset.info
         self.mean, self.std = (
@@ -113,10 +137,13 @@ class Feed:
         own = self._share(0, len(self.test))
         if own.start == own.stop:
             return
-        indices = torch.arange(own.start, own.stop, device=self.test.labels.device).split(TEST_BATCH)
+        done, indices = 0, torch.arange(own.start, own.stop, device=self.test.labels.device).split(TEST_BATCH)
         for index, images in prefetch(((i, self.test.begin(i, pinned=self.pinned)) for i in indices), self.prefetch):
             x = self._steps_first(images().to(self.device, non_blocking=True), self.recipe.timesteps)
             yield self._normalised(x), self.test.labels[index].to(self.device)
+            done += len(index)
+            if self.tell is not None:
+                self.tell(done, own.stop - own.start)
 
     def _pieces(self, epoch: int, first: int) -> Iterator[tuple[int, list[Range], Tensor, Tensor, Images]]:
         """Yield pieces from step `first` on: first step, batches, order, random numbers and images of each piece."""

@@ -12,7 +12,9 @@ from rheobase.data.decoding import Decoder, Request, decode, pillow, pixels_of
 from rheobase.data.fingerprint import of_files
 from rheobase.data.workers import Workers, choose
 
-SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
+SUFFIXES = {".bmp", ".gif", ".jfif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
+FOREIGN = {".arw", ".avif", ".cr2", ".cr3", ".dng", ".heic", ".heif", ".jp2", ".jxl", ".nef"}
+"""Pictures too, of phones and cameras, but in formats that are not read."""
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,7 @@
 """Folders with one sub-folder of files per class: list the files and split them into training and test."""
 
+import warnings
+from collections import Counter, defaultdict
 from collections.abc import Collection
 from pathlib import Path
 
@@ -8,19 +10,22 @@ HELD_OUT = 5  # without a `val` folder, every fifth file of a class, sorted by n
 Classes = dict[str, list[Path]]
 
 
-def split(folder: Path, suffixes: Collection[str], what: str) -> tuple[Classes, Classes]:
-    """Return the training and test files of every class. `what` names the files in messages."""
+def split(folder: Path, suffixes: Collection[str], what: str, foreign: Collection[str] = ()) -> tuple[Classes, Classes]:
+    """Return the training and test files of every class. `what` names the files in messages.
+
+    A warning counts files with `foreign` suffixes: they hold the same, but cannot be read.
+    """
     if not folder.is_dir():
         raise ValueError(
             f"{folder} is not a folder; give one with a sub-folder of {what} per class, with --data or --root"
         )
     if not held_out(folder):
-        train, test = (_listed(folder / part, suffixes, what) for part in ("train", "val"))
+        train, test = (_listed(folder / part, suffixes, what, foreign) for part in ("train", "val"))
         if train.keys() != test.keys():
             different = ", ".join(sorted(train.keys() ^ test.keys())[:5])
             raise ValueError(f"train and val in {folder} have different classes: {different}; give both the same")
         return train, test
-    files = _listed(folder, suffixes, what)
+    files = _listed(folder, suffixes, what, foreign)
     train = {name: [p for i, p in enumerate(paths, 1) if i % HELD_OUT] for name, paths in files.items()}
     test = {name: paths[HELD_OUT - 1 :: HELD_OUT] for name, paths in files.items()}
     if not any(test.values()):
@@ -41,14 +46,29 @@ def flat(classes: Classes) -> tuple[list[Path], list[int]]:
     return paths, [label for label, group in enumerate(classes.values()) for _ in group]
 
 
-def _listed(folder: Path, suffixes: Collection[str], what: str) -> Classes:
-    classes = {}
+def _listed(folder: Path, suffixes: Collection[str], what: str, foreign: Collection[str]) -> Classes:
+    classes, unread = {}, Counter[str]()
     for path in sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith(".")):
-        files = (p for p in path.iterdir() if p.suffix.lower() in suffixes and not p.name.startswith("."))
-        classes[path.name] = sorted(files)
+        files = defaultdict[str, list[Path]](list)
+        for file in path.iterdir():
+            if not file.name.startswith("."):
+                files[file.suffix.lower()].append(file)
+        classes[path.name] = sorted(file for suffix in suffixes for file in files[suffix])
+        here = Counter({suffix: len(files[suffix]) for suffix in foreign if suffix in files})
         if not classes[path.name]:
             few = " or ".join(f"*{suffix}" for suffix in sorted(suffixes))
-            raise ValueError(f"{path} has no {what}; expected files such as {few}")
+            found = f", got {_counts(here)}; convert them" if here else ""
+            raise ValueError(f"{path} has no {what}; expected files such as {few}{found}")
+        unread += here
     if not classes:
         raise ValueError(f"{folder} has no sub-folders; expected one with {what} per class")
+    if unread:
+        warnings.warn(
+            f"{folder}: left out {what} of formats that are not read: {_counts(unread)}; convert them to use them",
+            stacklevel=2,
+        )
     return classes
+
+
+def _counts(files: Counter[str]) -> str:
+    return ", ".join(f"{count} {suffix}" for suffix, count in sorted(files.items()))

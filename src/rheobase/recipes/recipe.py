@@ -198,6 +198,8 @@ class Recipe:
 
     def changed(self, settings: Iterable[str]) -> "Recipe":
         """Return a copy with `key=value` settings changed; values are given as text."""
+        if isinstance(settings, str):
+            raise ValueError(f"expected a list of settings, got '{settings}'; put it in brackets: ['{settings}']")
         kinds = get_type_hints(Recipe)
         changes = {}
         for setting in settings:

@@ -9,6 +9,7 @@ from torch import nn
 from rheobase import plugins
 from rheobase.data import Dataset
 from rheobase.data.feed import Feed
+from rheobase.deploy.quantize import Tell, silent
 from rheobase.tasks.open import about, as_run, input_dtype, open_file, open_run, ready, showing_spikes
 from rheobase.train import Evaluation, choose_device, evaluate
 from rheobase.train.runs import Run, load_network, open_data
@@ -16,9 +17,17 @@ from rheobase.train.step import DTYPES, for_device
 
 
 def evaluate_run(
-    source: Path | str | Run, *, data: Path | str | None = None, timesteps: int | None = None, device: str = "auto"
+    source: Path | str | Run,
+    *,
+    data: Path | str | None = None,
+    timesteps: int | None = None,
+    device: str = "auto",
+    tell: Tell = silent,
 ) -> Evaluation:
-    """Measure the trained network of a run, or a deployed one, at its own or another number of timesteps."""
+    """Measure the trained network of a run, or a deployed one, at its own or another number of timesteps.
+
+    `tell` is called after each batch, with the numbers of images that are done and of all.
+    """
     where, found = choose_device(device), source if isinstance(source, Run) else open_run(Path(source))
     data = None if data is None else Path(data)
     network: nn.Module
@@ -37,5 +46,5 @@ def evaluate_run(
     if timesteps is not None:
         recipe = replace(recipe, timesteps=timesteps, short_epochs=0)
     dataset = open_data(recipe, record, data, owner, loader=loader)
-    feed = Feed(dataset, recipe, where, dtype)
+    feed = Feed(dataset, recipe, where, dtype, tell=tell)
     return evaluate(ready(network, recipe, where, dtype), feed, recipe, loss=loss, captured=True)

@@ -13,6 +13,7 @@ from rheobase.data import DataInfo
 from rheobase.data.feed import Feed
 from rheobase.deploy.network import INPUT, Network
 from rheobase.deploy.nodes import LIF, Scale
+from rheobase.deploy.quantize import Tell, silent
 from rheobase.recipes import Recipe
 from rheobase.tasks.open import about, input_dtype, open_dataset, open_network, open_run, ready, showing_spikes
 from rheobase.train import choose_device
@@ -41,16 +42,24 @@ class Measured:
 
 
 def sweep_network(
-    source: Path, *, data: Path | None = None, timesteps: int | None = None, device: str = "auto"
+    source: Path,
+    *,
+    data: Path | None = None,
+    timesteps: int | None = None,
+    device: str = "auto",
+    tell: Tell = silent,
 ) -> list[Measured]:
-    """Measure the folded network of a run, or the network in a file, at 1, 2, 4, ... and `timesteps` timesteps."""
+    """Measure the folded network of a run, or the network in a file, at 1, 2, 4, ... and `timesteps` timesteps.
+
+    `tell` is called after each batch, with the numbers of images that are done and of all.
+    """
     found = open_run(source)
     network = showing_spikes(open_network(found), source)
     stated, where = about(network, source), choose_device(device)
     if stated.data.timesteps:
         raise ValueError(f"{source} reads recordings, which have their own timesteps; leave out --sweep")
     dataset = open_dataset(found, stated, data)
-    batches = Feed(dataset, stated.recipe, where, input_dtype(network)).testing()
+    batches = Feed(dataset, stated.recipe, where, input_dtype(network), tell=tell).testing()
     steps = doubling(timesteps or stated.recipe.timesteps)
     return measured(network, batches, steps, stated.recipe, dataset.info, where)
 

@@ -15,6 +15,7 @@ from rheobase.deploy.agreement import Agreement, Record, agreement, record
 from rheobase.deploy.formats import nir
 from rheobase.deploy.formats.onnx import Session
 from rheobase.deploy.network import Network
+from rheobase.deploy.quantize import Tell, silent
 from rheobase.deploy.simulate import simulate
 from rheobase.functional import readout
 from rheobase.tasks.open import About, about, open_dataset, open_file, showing_spikes
@@ -130,11 +131,13 @@ def verify(
     simulated: int = 1,
     device: torch.device = CPU,
     right: Tensor | None = None,
+    tell: Tell = silent,
 ) -> Verification:
     """Compare the file at `path` with the network it came from, on some `images` in detail and on all for accuracy.
 
     `source` is the run of that network, or the file of a converted network. `right` says which images it recognises, if
-    that is known already.
+    that is known already. One network after the other sees all images; `tell` is called after each batch, with the
+    numbers of images that are done and of all.
     """
     path, data = Path(path), None if data is None else Path(data)
     source = source if isinstance(source, Run) else Path(source)
@@ -168,9 +171,9 @@ def verify(
     where = device if isinstance(network, Network) else torch.device("cpu")
     with cudnn(allow_tf32=False):  # TF32 would flip spikes
         if right is None:
-            batches = Feed(dataset, recipe, device, torch.float32).testing()
+            batches = Feed(dataset, recipe, device, torch.float32, tell=tell).testing()
             right = recognised(model.to(device, torch.float32), batches, timesteps)
-        found = recognised(deployed, Feed(dataset, recipe, where, dtype).testing(), timesteps)
+        found = recognised(deployed, Feed(dataset, recipe, where, dtype, tell=tell).testing(), timesteps)
     return Verification(
         agreement=agreement(expected, own),
         logits=_difference(expected.logits, own.logits),

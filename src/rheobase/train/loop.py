@@ -170,6 +170,8 @@ def _chosen(recipe: Recipe | None, earlier: Run | None, given: dict[str, Part | 
         if earlier is None:
             raise ValueError("fit needs a recipe, or a run to resume")
         recipe = earlier.recipe
+    if not isinstance(recipe, Recipe):
+        raise ValueError(f"fit: expected a recipe, such as recipes.get('demo'), got {recipe!r}")
     recipe = named_after(recipe, given)
     if earlier is not None:
         earlier.refuse_other(recipe)

@@ -8,6 +8,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Column
 
 BUSY = 0.25  # fraction of the time without a core above which other processes clearly slow this one down
 _IMPORTED = time.monotonic()
@@ -97,10 +98,10 @@ class Bar(Lines):
         self.seen = 0.0
         self.bar = Progress(
             TextColumn("training"),
-            BarColumn(),
-            MofNCompleteColumn(),
+            BarColumn(),  # on a narrow terminal this gives way, and not the numbers
+            MofNCompleteColumn(table_column=Column(no_wrap=True)),
             TextColumn("{task.fields[numbers]}"),
-            TimeRemainingColumn(),
+            TimeRemainingColumn(table_column=Column(no_wrap=True)),
             console=console,
         )
 
@@ -116,7 +117,7 @@ class Bar(Lines):
         return True
 
     def step(self, done: int, loss: float, accuracy: float, speed: float) -> None:
-        numbers = f"loss {loss:.3f}  accuracy {100 * accuracy:.1f} %  {speed:.0f} images/s{self.waiting.describe()}"
+        numbers = f"loss {loss:.3f}  accuracy {100 * accuracy:.1f} %  {speed:.0f} images/s"
         self.bar.update(self.task, completed=done, numbers=numbers)
 
     def epoch(self, row: dict[str, Any]) -> None:

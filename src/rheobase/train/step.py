@@ -89,6 +89,11 @@ def make_step(
                 f"network '{recipe.network}': expected logits [T, N, K] = {list(shape)}, got {list(logits.shape)}"
             )
         value = loss_of(logits, labels, recipe, loss)
+        if not value.requires_grad:
+            raise ValueError(
+                f"loss '{recipe.loss}' of network '{recipe.network}': no gradient leads from it to any parameter; "
+                "look for detach, no_grad, or spikes without a surrogate"
+            )
         optimizer.zero_grad()
         with summed():
             scaler.scale(value * share).backward()

@@ -2,6 +2,7 @@
 
 import copy
 import time
+import warnings
 from contextlib import suppress
 from math import isfinite
 from typing import Any, NoReturn
@@ -28,6 +29,8 @@ from rheobase.train.step import Step, for_device, learning_rate, make_step
 from rheobase.train.stopping import Interrupted, Signals
 from rheobase.train.switches import cudnn_for
 from rheobase.train.writing import Writer
+
+SOME = 3  # names in a message
 
 
 class NotFinite(ValueError):
@@ -63,6 +66,7 @@ class Trainer:
         self.scaler = torch.amp.GradScaler(device.type, enabled=recipe.precision == "fp16")
         self.best = Best(run, part_bytes) if team.leads and run.best.is_dir() else None
         self.step = self.saved_step = 0
+        self.looked = False  # at which parameters have gradients
         self.proofs: dict[int, Tensor] = {}  # for the last two checkpoints: whether the step after it was finite
         self.writer = Writer(device)
         self.began, self.before = began, 0.0  # before: seconds that earlier processes worked on this run
@@ -126,6 +130,8 @@ class Trainer:
             self.step += 1
             if self.step == self.saved_step + 1:
                 self._prove()
+            if not self.looked:
+                self._warn_of_the_untrained()
             self.writer.look()
             if self.step < (epoch + 1) * steps:
                 decision = accord.after_step(save=self.save_every > 0 and self._due())
@@ -220,6 +226,19 @@ class Trainer:
         tensors = [t for network in networks for t in (*network.parameters(), *network.buffers())]
         sound = torch.stack([t.isfinite().all() for t in (*tensors, self.totals)]).all()
         self.proofs = dict([*self.proofs.items(), (self.saved_step, sound)][-2:])
+
+    def _warn_of_the_untrained(self) -> None:
+        """Name parameters that the first step left without a gradient: the network learns, but less than it seems."""
+        self.looked = True
+        trained = {name: p for name, p in self.network.named_parameters() if p.requires_grad}
+        left = [name for name, p in trained.items() if p.grad is None]
+        if left and self.team.leads:
+            names = ", ".join(left[:SOME]) + (", ..." if left[SOME:] else "")
+            warnings.warn(
+                f"no gradient reaches {len(left)} of {len(trained)} parameters, so they will not be trained: {names}; "
+                "look for parts that are not used, detach, no_grad, or spikes without a surrogate",
+                stacklevel=2,
+            )
 
     def _advice(self) -> str:
         """Return what to do about numbers that are not finite. Set aside a checkpoint that led to them.

@@ -12,7 +12,7 @@ import torch
 from rheobase.data import ilsvrc, shards
 from rheobase.data.dataset import Dataset, Split, prefetch
 from rheobase.data.expectation import expecting
-from rheobase.data.files import SUFFIXES, Files
+from rheobase.data.files import FOREIGN, SUFFIXES, Files
 from rheobase.data.folders import Classes, flat, held_out, split
 from rheobase.data.shards import Listing, Listings
 from rheobase.plugins import dataset
@@ -26,12 +26,12 @@ BATCH = 256  # images to decode at once
 @expecting(classes=10, channels=3, size=32)
 def folder(path: Path, *, size: int = 0) -> Dataset:
     """Load all images into memory, resized to `size`. The training images set the normalisation."""
+    classes, train, test, held_out = _split(path, size)
     if size < 1:
         raise ValueError(
             "dataset 'folder' needs an image size, for example 32; add --size 32 to `rheobase data`, "
             "or --set image_size=32 to `rheobase train`"
         )
-    classes, train, test, held_out = _split(path, size)
     needed = (len(train) + len(test)) * 3 * size**2
     if needed > LIMIT:
         raise ValueError(f"the images in {path} take {needed / 2**30:.0f} GiB at size {size}; use --set data=pictures")
@@ -78,7 +78,7 @@ def listings(folder: Path) -> Listings:
         return shards.read_index(folder / shards.INDEX)
     if ilsvrc.is_here(folder):
         return ilsvrc.listings(folder)
-    train, test = split(folder, SUFFIXES, "images")
+    train, test = split(folder, SUFFIXES, "images", FOREIGN)
     return tuple(train), _listing(train), _listing(test)
 
 

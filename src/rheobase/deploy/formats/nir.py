@@ -93,7 +93,7 @@ def to_graph(network: Network, input_shape: Shape, form: str = "canonical") -> n
     }
     if network.integer:
         if form != "canonical":
-            raise ValueError("a quantised network has its own units; export it in the canonical form")
+            raise ValueError(f"a quantised network has its own units; write it in the canonical form, not '{form}'")
         bits = {node.fraction_bits for node in network.nodes.values() if isinstance(node, LIF)}
         metadata |= {
             "fraction_bits": bits.pop(),
