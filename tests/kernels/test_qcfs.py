@@ -58,6 +58,14 @@ def test_lower_precision(dtype: torch.dtype, triton_device: str) -> None:
     torch.testing.assert_close(own[2], law[2], rtol=1e-5, atol=1e-5)
 
 
+def test_programs_take_turns(triton_device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program of the backward pass sums up several blocks if there are more blocks than programs."""
+    monkeypatch.setattr("rheobase.kernels.triton_qcfs.PROGRAMS", 2)
+    x, grad = (2 * torch.randn(7, N, C, H, W, dtype=torch.float64, device=triton_device) for _ in range(2))
+    for own, law in zip(*both(x, grad, 8), strict=True):
+        torch.testing.assert_close(own, law, rtol=1e-12, atol=1e-12)
+
+
 def test_second_derivatives_are_refused(triton_device: str) -> None:
     x = torch.rand(1, 3, device=triton_device, requires_grad=True)
     out = Qcfs.apply(x, torch.ones((), device=triton_device), 2)

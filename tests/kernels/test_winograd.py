@@ -1,5 +1,6 @@
 """The CPU's 3x3 convolution against torch's."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from rheobase import kernels
 from rheobase.deploy.convolution import convolution
 from rheobase.kernels import winograd
 from rheobase.nn import Conv2d, Soma
+from rheobase.train.switches import threads
 
 LAST = torch.channels_last
 SHAPES = [(1, 2, 3, 4, 6), (5, 7, 9, 6, 10), (3, 1, 1, 2, 2), (2, 5, 4, 18, 8), (3, 5, 4, 8, 12), (2, 3, 6, 16, 4)]
@@ -21,6 +23,13 @@ def _worthwhile(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(winograd, "WORTHWHILE", True)
 
 
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    """Each has its own images, on a machine with one core too."""
+    with threads(2):
+        yield
+
+
 def _tensors(n: int, c: int, o: int, h: int, w: int, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
     torch.manual_seed(0)
     x = torch.randn(n, c, h, w, dtype=dtype).contiguous(memory_format=LAST)
@@ -30,6 +39,7 @@ def _tensors(n: int, c: int, o: int, h: int, w: int, dtype: torch.dtype = torch.
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("images", [0, 1, 2, 100])  # 0: one row of tiles at a time
 @pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.usefixtures("two_threads")
 def test_output_and_gradients_equal_torch(
     shape: tuple[int, ...], images: int, shared: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -138,6 +148,13 @@ def test_few_images_are_left_to_torch() -> None:
     assert winograd.applies(many, conv.weight, conv)
     assert not winograd.applies(many[:15], conv.weight, conv)
     assert winograd.applies(many[:1], conv.weight, conv, images=1)
+
+
+def test_autocast_is_left_to_torch() -> None:
+    conv, _, spikes = _layer()
+    with torch.autocast("cpu", torch.bfloat16):
+        assert not winograd.applies(spikes.flatten(0, 1), conv.weight, conv)
+        assert conv(spikes).dtype == torch.bfloat16
 
 
 @pytest.mark.parametrize("worthwhile", [False, True])

@@ -324,8 +324,8 @@ def run_backward(
     if values.inverse is not None:
         sums = sums * values.inverse  # so that they become means over all values, of which 1 remains to divide by
         dist.all_reduce(sums, group=group)
-    places = [i for i in disposable if not is_static(xs[i])]
-    if places:
+    if disposable:
+        places = list(disposable)
         overwritten, others = [xs[i] for i in places], [x for i, x in enumerate(xs) if i not in places]
         new = backward_inputs_(grad, others, overwritten, places, *arguments, du, sums, values.number, backend)
         grads = _merged(new, overwritten, places)
