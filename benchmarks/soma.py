@@ -57,9 +57,9 @@ def shapes(setting: Setting) -> Counter[Shape]:
     return found
 
 
-def steps(shape: Shape, setting: Setting, backend: str) -> dict[str, tuple[int, Callable[[], Any]]]:
-    """Return the four steps on random data: name -> (bytes, call)."""
-    timesteps, batch, channels = shape.sequence[:3]
+def received(shape: Shape, setting: Setting) -> tuple[list[Tensor], Tensor]:
+    """Return random branches of a soma, and a random gradient of its spikes."""
+    timesteps, batch = shape.sequence[:2]
     dtype = torch.bfloat16 if setting.half else torch.float32
 
     def sequence(length: int) -> Tensor:
@@ -69,7 +69,13 @@ def steps(shape: Shape, setting: Setting, backend: str) -> dict[str, tuple[int, 
         return flat.unflatten(0, (length, batch))
 
     xs = [sequence(1 if shape.static else timesteps).expand(shape.sequence) for _ in range(shape.branches)]
-    grad = sequence(timesteps)
+    return xs, sequence(timesteps)
+
+
+def steps(shape: Shape, setting: Setting, backend: str) -> dict[str, tuple[int, Callable[[], Any]]]:
+    """Return the four steps on random data: name -> (bytes, call)."""
+    xs, grad = received(shape, setting)
+    channels = shape.sequence[2]
     weight = torch.ones(shape.branches, channels, device=setting.device)
     count = grad.numel() / channels
     constants = fused.Constants(DECAY, V_TH, WIDTH, EPS)
