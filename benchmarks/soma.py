@@ -1,6 +1,7 @@
-"""Time the four steps of the fused soma on the shapes of ResNet-19, and compare their bandwidth with a plain copy.
+"""Time the four steps of the fused soma on the shapes of a network, and compare their bandwidth with a plain copy.
 
     python -m benchmarks.soma
+    python -m benchmarks.soma --network resnet50 --out results/soma-nvidia-h200-resnet50.json
 
 The bytes are the fewest that a step must move: every input is read once, every output written once.
 """
@@ -9,9 +10,10 @@ import argparse
 import statistics
 import sys
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -19,11 +21,12 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from benchmarks.contenders import Setting
+from benchmarks.contenders import USUAL, USUALLY, Setting
 from benchmarks.peers import LoopSoma
 from rheobase import models
 from rheobase.kernels import fused
 from rheobase.train.capture import CapturedStep
+from rheobase.train.record import write_result
 
 DECAY, V_TH, WIDTH, EPS = 0.25, 0.5, 1.0, 1e-5
 
@@ -139,35 +142,64 @@ def copy_rate(device: str) -> float:
     return 2 * source.numel() * source.element_size() / seconds(lambda: target.copy_(source), device)
 
 
+def measured(setting: Setting, backend: str) -> dict[str, Any]:
+    """Return seconds and bytes of every step on every shape, and the bytes per second of a plain copy."""
+    rows = [
+        {"step": name, "shape": str(shape), "somas": somas, "bytes": size, "seconds": seconds(call, setting.device)}
+        for shape, somas in shapes(setting).items()
+        for name, (size, call) in steps(shape, setting, backend).items()
+    ]
+    return {"copy_bytes_per_second": copy_rate(setting.device), "rows": rows, "steps": totals(rows, setting)}
+
+
+def totals(rows: list[dict[str, Any]], setting: Setting) -> dict[str, dict[str, float]]:
+    """Return the bytes per second of every step over all somas, and its time per image and timestep."""
+    found: dict[str, dict[str, float]] = {}
+    for name in dict.fromkeys(row["step"] for row in rows):
+        own = [row for row in rows if row["step"] == name]
+        time, size = (sum(row["somas"] * row[key] for row in own) for key in ("seconds", "bytes"))
+        share = 1e6 * time / (setting.timesteps * setting.batch)
+        found[name] = {"bytes_per_second": size / time, "us_per_image_timestep": share}
+    return found
+
+
+def table(found: dict[str, Any], title: str) -> Table:
+    """Return a row for every step on every shape, and for every step of the whole network."""
+    copy = found["copy_bytes_per_second"]
+    shown = Table(title=f"{title}; a plain copy moves {copy / 1e9:,.0f} GB/s", title_justify="left")
+    for heading in ("step", "shape", "somas", "us", "MB", "GB/s", "of a copy", "us / image / step"):
+        shown.add_column(heading, justify="left" if heading in ("step", "shape") else "right")
+    for row in found["rows"]:
+        rate = row["bytes"] / row["seconds"]
+        times = (f"{1e6 * row['seconds']:.1f}", f"{row['bytes'] / 1e6:.1f}", f"{rate / 1e9:,.1f}", f"{rate / copy:.0%}")
+        shown.add_row(row["step"], row["shape"], str(row["somas"]), *times, "")
+    shown.add_section()
+    for name, own in found["steps"].items():
+        rate, share = own["bytes_per_second"], own["us_per_image_timestep"]
+        shown.add_row(name, "whole network", "", "", "", f"{rate / 1e9:,.1f}", f"{rate / copy:.0%}", f"{share:.2f}")
+    everything = sum(own["us_per_image_timestep"] for own in found["steps"].values())
+    shown.add_row("all", "whole network", "", "", "", "", "", f"{everything:.2f}")
+    return shown
+
+
 def main() -> None:
     gpu = torch.cuda.is_available()
     parser = argparse.ArgumentParser(description="Time and bandwidth of the fused soma's steps.")
+    parser.add_argument("--network", default="resnet19")
     parser.add_argument("--timesteps", type=int, default=4)
-    parser.add_argument("--batch", type=int, default=256 if gpu else 8)
+    parser.add_argument("--batch", type=int, help="by default 256 (resnet34: 48, resnet50: 32), and 8 on a CPU")
+    parser.add_argument("--out", type=Path, help="JSON file")
     options = parser.parse_args()
-    setting = Setting(options.timesteps, options.batch, "cuda" if gpu else "cpu", half=gpu)
+    usual = USUAL.get(options.network, USUALLY)
+    batch = options.batch or (usual.batch if gpu else 8)
+    device = torch.device("cuda" if gpu else "cpu")
+    setting = Setting(options.timesteps, batch, device.type, options.network, usual.image_size, half=gpu)
     backend = "triton" if gpu else "cpu"
-
-    copy = copy_rate(setting.device)
-    table = Table(title=f"Fused soma ({backend}); a plain copy moves {copy / 1e9:,.0f} GB/s", title_justify="left")
-    for heading in ("step", "shape", "times", "us", "MB", "GB/s", "of a copy", "us / image / step"):
-        table.add_column(heading, justify="left" if heading in ("step", "shape") else "right")
-    totals: defaultdict[str, float] = defaultdict(float)
-    for shape, times in shapes(setting).items():
-        for name, (size, call) in steps(shape, setting, backend).items():
-            taken = seconds(call, setting.device)
-            share = times * taken / (setting.timesteps * setting.batch) * 1e6
-            totals[name] += share
-            rate = size / taken
-            table.add_row(
-                name, str(shape), str(times), f"{taken * 1e6:.1f}", f"{size / 1e6:.1f}",
-                f"{rate / 1e9:,.1f}", f"{rate / copy:.0%}", f"{share:.2f}",
-            )  # fmt: skip
-    table.add_section()
-    for name, share in totals.items():
-        table.add_row(name, "whole network", "", "", "", "", "", f"{share:.2f}")
-    table.add_row("all", "whole network", "", "", "", "", "", f"{sum(totals.values()):.2f}")
-    Console(width=None if sys.stdout.isatty() else 140).print(table)
+    found = measured(setting, backend)
+    title = f"Fused soma of {setting.network} ({backend})"
+    Console(width=None if sys.stdout.isatty() else 140).print(table(found, title))
+    if options.out:
+        write_result(options.out, {"setting": asdict(setting), **found}, device=device)
 
 
 if __name__ == "__main__":

@@ -34,8 +34,12 @@ TABLES: dict[str, Callable[[str], str]] = {
     "docs/trust.md": trust.with_results,
     **{name: documents.writer(name) for name in documents.DOCUMENTS},
 }
-_SCALES = {"%": (1, 100), "us": (1, 1e6), "ms": (1, 1e3)}  # from a number in a file to the unit in the text
-_FIGURE = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?) ?(%|us|ms|s|images/s|TB/s)(?![\w/])")
+_SCALES = {  # from a number in a file to the unit in the text
+    "%": (1, 100), "us": (1, 1e6), "ms": (1, 1e3), "MiB": (1, 2**-20), "GiB": (1, 2**-30),
+}  # fmt: skip
+_UNIT = r" ?(%|us|ms|s|images/s|TB/s|MiB|GiB)(?![\w/])"
+_NUMBER = re.compile(rf"(?<![\w.])(\d+(?:\.\d+)?)(?!\.?\d)(?:{_UNIT})?")
+_LIST = re.compile(r"(,|;|,? and|,? or| to)\s")  # between numbers that share the unit of the last one
 _MEASURED = re.compile(r"^(\|.*(?:measured|accuracy|%|\bus\b|\bms\b|/s\b).*\|)\n\|[ -]*-[-| ]*\|$", re.MULTILINE)
 _NAMED = re.compile(r"results(?:/[\w.-]+)+")
 
@@ -124,7 +128,7 @@ def figure_faults(root: Path = ROOT) -> Iterator[Fault]:
             named = _named(text)
             numbers = tuple(number for name in named for number in numbers_in(root / name))
             for paragraph in re.split(r"\n\s*\n|\n(?=- )", text):
-                for figure, unit in _FIGURE.findall(running(paragraph)):
+                for figure, unit in figures(running(paragraph)):
                     if ("." in figure or _named(paragraph)) and not holds(numbers, figure, unit):
                         where = f"not in {' or '.join(named)}" if named else "its section names no results file"
                         yield Fault(place, f"{figure} {unit}: {where}")
@@ -148,6 +152,22 @@ def running(text: str) -> str:
     """Return the text without code, link targets and table rows."""
     text = re.sub(r"^ *\|.*$", "", text, flags=re.MULTILINE)
     return re.sub(r"`[^`]*`|\]\([^)]*\)", "", text)
+
+
+def figures(text: str) -> list[tuple[str, str]]:
+    """Return every number with a unit, in order.
+
+    In "94.08, 94.19 and 95.1 %", all three are percentages, and so is the second in "95.4 % at T = 1, 95.9 at 2".
+    """
+    found = [*_NUMBER.finditer(text)]
+    units = [match[2] for match in found]
+    for i in range(len(found) - 2, -1, -1):
+        if units[i] is None and "." in found[i][1] and _LIST.fullmatch(text, found[i].end(), found[i + 1].start()):
+            units[i] = units[i + 1]
+    for i in range(2, len(found)):
+        if units[i] is None and "." in found[i][1] and re.match(r"\sat\s\d", text[found[i].end() :]):
+            units[i] = next((unit for unit in units[i - 1 :: -1] if unit), None)
+    return [(match[1], unit) for match, unit in zip(found, units, strict=True) if unit]
 
 
 def holds(numbers: tuple[float, ...], figure: str, unit: str) -> bool:

@@ -136,6 +136,18 @@ def test_sweep_over_timesteps_keeps_the_work():
     assert [s.batch for s in step.swept(Setting(4, 256, "cuda"), "batch")] == [32, 64, 128, 256, 512]
 
 
+def test_a_step_of_all_somas_is_added_up():
+    rows = [
+        {"step": "forward", "somas": 3, "bytes": 100, "seconds": 2e-6},
+        {"step": "forward", "somas": 1, "bytes": 500, "seconds": 4e-6},
+        {"step": "statistics", "somas": 3, "bytes": 40, "seconds": 1e-6},
+    ]
+    found = soma.totals(rows, Setting(timesteps=2, batch=5, device="cpu"))
+    assert [*found] == ["forward", "statistics"]
+    assert found["forward"]["us_per_image_timestep"] == pytest.approx((3 * 2 + 4) / 10)
+    assert found["forward"]["bytes_per_second"] == pytest.approx((3 * 100 + 500) / 10e-6)
+
+
 def test_soma_counts_the_fewest_bytes():
     found = soma.shapes(SMALL)
     assert sum(found.values()) == 1 + 2 * 3

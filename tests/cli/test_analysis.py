@@ -25,6 +25,7 @@ from rheobase.report.plots import draw
 from rheobase.train import checkpoint
 from rheobase.train.runs import Run
 from tests.deploy.networks import randomise
+from tests.runs import made
 
 
 @pytest.fixture(scope="module")
@@ -126,6 +127,29 @@ def test_simulated_recordings_are_marked(tmp_path: Path) -> None:
     found = training.table("table3", [tmp_path / "run"])
     assert found.comparison[0].endswith("The recordings are simulated, so this says nothing about real ones.")
     assert found.data["rows"][0]["simulated"]
+
+
+def test_simulated_recordings_of_earlier_versions_are_marked(tmp_path: Path) -> None:
+    data = load("digits-dvs", timesteps=2).info
+    run = Run.create(tmp_path / "run", recipes.get("digits_dvs"), data, torch.device("cpu"))
+    run.append({"epoch": 1, "test_accuracy": 0.9})
+    recorded = ("name", "classes", "channels", "size", "mean", "std")  # by the first versions
+    (run.folder / "data.json").write_text(json.dumps({name: run.read("data.json")[name] for name in recorded}))
+    found = training.table("table3", [tmp_path / "run"])
+    assert found.comparison[0].endswith("The recordings are simulated, so this says nothing about real ones.")
+
+
+def test_tables_say_what_an_inference_costs(tmp_path: Path) -> None:
+    run = made(tmp_path / "run", "timesteps=2", accuracies=[0.9])
+    found = training.table("table1", [run.folder])
+    row = found.data["rows"][0]
+    # 8 x 8 pixels meet 16 filters of 3 x 3: (3 * 8 - 2) ** 2 weights each, without the border; then come 64 averages
+    assert row["multiplications"] == 2 * (22**2 * 16 + 64 * 10)
+    assert row["joule"] == pytest.approx(0.9e-12 * row["additions"] + 4.6e-12 * row["multiplications"])
+    assert (
+        f"{row['additions']:.3g} additions and 1.68e+04 multiplications, {1e3 * row['joule']:.3g} mJ"
+        in found.comparison[0]
+    )
 
 
 def test_accuracy_on_held_out_images_is_marked(tmp_path: Path) -> None:

@@ -153,16 +153,18 @@ def test_a_name_that_is_not_known_is_told_the_known_ones() -> None:
         call("report", "dgits")
 
 
-@pytest.mark.usefixtures("found")
-def test_a_network_too_large_for_the_package_is_not_left_there(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ship, "LIMIT", 180_000)
+def test_the_limit_is_that_of_one_network(run: Path, found: Found, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ship, "LIMIT", found["bytes"])
     before = content(shipped.FOLDER.parent)
+    assert ship.ship(run, "second", data=None, device="cpu")["bytes"] == found["bytes"]
+    assert shipped.names() == ["digits", "second"]
+    shutil.rmtree(shipped.FOLDER / "second")
+    monkeypatch.setattr(ship, "LIMIT", found["bytes"] - 1)
     with pytest.raises(
-        ValueError, match=r"with more, the networks of the package would take \d+ bytes, more than 180000"
+        ValueError, match=rf"^more would take {found['bytes']} bytes in the package, more than \d+; ship a"
     ):
         ship.ship(run, "more", data=None, device="cpu")
     assert content(shipped.FOLDER.parent) == before
-    assert shipped.names() == ["digits"]
 
 
 def test_readme_shows_the_accuracy_of_the_network(found: Found, tmp_path: Path) -> None:

@@ -46,7 +46,10 @@ def root(tmp_path: Path) -> Path:
     (folder / "README.md").write_text("# A\n\nSlices of 30 ms, 93.16 % in the paper.\n")
     made = record(seed=0) | {"sources": {"src": tree_id(folder / "src")}}
     (folder / "results").mkdir()
-    write_json(folder / "results" / "found.json", {"record": made, "accuracy": 0.94188, "seconds": [612.4, 0.0032]})
+    write_json(
+        folder / "results" / "found.json",
+        {"record": made, "accuracy": 0.94188, "seconds": [612.4, 0.0032], "bytes": 630000},
+    )
     commit(folder)
     return folder
 
@@ -121,6 +124,8 @@ def test_sources_that_nobody_committed(root: Path) -> None:
         "It has 94.2 % ([results](../results/found.json)).",
         "A step takes 3.2 ms, see [results](../results/found.json).",
         "A checkpoint every 30 s; slices of 5 ms.",
+        "It has 94.19, 94.2 and 94.188 % (`results/found.json`) at a learning rate of 0.25, with torch 2.11.",
+        "It has 94.19 % at T = 1, 94.2 at 2 and takes 0.60 MiB (`results/found.json`).",
         "`rheobase 12.5 %` is code, and the paper has 63.72 %.",
         "<!-- a: written by python -m tools.a -->\n\n| us |\n|---|\n| 1.5 us |\n\n12.5 %\n\n<!-- end of a -->",
     ],
@@ -135,6 +140,10 @@ def test_figures_that_stand_in_a_file(root: Path, words: str) -> None:
         ("It has 94.18 % (`results/found.json`).", ["94.18 %: not in results/found.json"]),
         ("It has 94.19 %.", ["94.19 %: its section names no results file"]),
         ("It takes 613 s (`results/found.json`).", ["613 s: not in results/found.json"]),
+        ("`results/found.json`: 94.18, 94.19 and 94.2 %.", ["94.18 %: not in results/found.json"]),
+        ("`results/found.json`: 94.18 to 94.2 %.", ["94.18 %: not in results/found.json"]),
+        ("`results/found.json`: 94.19 % at T = 1, 94.18 at 2.", ["94.18 %: not in results/found.json"]),
+        ("`results/found.json`: 0.61 MiB, against 0.60.", ["0.61 MiB: not in results/found.json"]),
         ("`results/found.json` has it:\n\n- 94.19 % and 28.5 us", ["28.5 us: not in results/found.json"]),
         (
             "| network | accuracy |\n|---|---|\n| a | 3 |",

@@ -29,8 +29,10 @@ class FanOut:
     encoding: float
     """The part of these that the input causes."""
 
-    def joule(self, rates: Mapping[str, float], timesteps: int, inputs: Mapping[str, float] | None = None) -> float:
-        """Return the energy of one inference with these spikes per neuron and timestep in every layer.
+    def operations(
+        self, rates: Mapping[str, float], timesteps: int, inputs: Mapping[str, float] | None = None
+    ) -> tuple[float, float]:
+        """Return the additions and multiplications of one inference with these spikes per neuron and timestep.
 
         `inputs` has the fractions of the input that are 1 (`one`) and neither 0 nor 1 (`other`); None: all are `other`.
         """
@@ -38,7 +40,12 @@ class FanOut:
         additions = sum(reached * rates[layer] for layer, reached in self.additions.items())
         additions += self.encoding * inputs["one"]
         multiplications = self.multiplications - self.encoding * (1 - inputs["other"])
-        return timesteps * (additions * ADDITION_PICOJOULE + multiplications * MAC_PICOJOULE) * 1e-12
+        return timesteps * additions, timesteps * multiplications
+
+    def joule(self, rates: Mapping[str, float], timesteps: int, inputs: Mapping[str, float] | None = None) -> float:
+        """Return the energy of these operations."""
+        additions, multiplications = self.operations(rates, timesteps, inputs)
+        return (additions * ADDITION_PICOJOULE + multiplications * MAC_PICOJOULE) * 1e-12
 
 
 def fan_out(network: Network, shape: tuple[int, ...]) -> FanOut:

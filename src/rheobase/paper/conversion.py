@@ -126,7 +126,7 @@ def table1(
 def _stand_ins(folder: Path, ways: Sequence[str] | None, longest: int) -> Iterator[Result]:
     base = table("table1", [], epochs=EPOCHS)
     curves = [
-        Curve(f"direct, T = {row['timesteps']}", [_point(row["timesteps"], row["last"])], row["timesteps"], row["data"])
+        Curve(f"direct, T = {row['timesteps']}", [_stand_in(row)], row["timesteps"], row["data"])
         for row in base.data["rows"]
     ]
     chosen = list(ways or WAYS)
@@ -140,6 +140,11 @@ def _stand_ins(folder: Path, ways: Sequence[str] | None, longest: int) -> Iterat
             part = converted_part(made[neuron], name, Path(temporary) / PARTS, longest=longest)
             curves.append(converted_curve(name, made[neuron], part))
             yield result(base, curves, base.source, CPU, len(chosen) - i - 1)
+
+
+def _stand_in(row: Mapping[str, Any]) -> dict[str, Any]:
+    costs = ("firing_rate", "additions", "multiplications", "joule")
+    return {"timesteps": row["timesteps"], "accuracy": row["last"], **{name: row[name] for name in costs}}
 
 
 def trained_curves(runs: Sequence[Run]) -> list[Curve]:
@@ -163,7 +168,7 @@ def trained_curve(run: Run) -> Curve | None:
     points = []
     for t, (accuracy, by_path) in sorted(found.items()):
         rates = {node_name(path): rate for path, rate in by_path.items()}
-        points.append(_point(t, 100 * accuracy, sizes.rate(rates), sizes.joule(rates, t)))
+        points.append({"timesteps": t, "accuracy": 100 * accuracy, **sizes.costs(rates, t)})
     kind = "direct" if run.start is None else f"trained from {run.start['from']}"
     label = f"{kind}, {recipe.network}, T = {recipe.timesteps}{_tested_on(run)}"
     return Curve(label, points, recipe.timesteps, recipe.data + _tested_on(run))
@@ -172,10 +177,6 @@ def trained_curve(run: Run) -> Curve | None:
 def _tested_on(run: Run) -> str:
     """Return what the label of a curve must say about its images."""
     return ", held-out training images" if run.data.holdout else ""
-
-
-def _point(t: int, accuracy: float, rate: float | None = None, joule: float | None = None) -> dict[str, Any]:
-    return {"timesteps": t, "accuracy": accuracy, "firing_rate": rate, "joule": joule}
 
 
 def converted_curve(name: str, run: Run, part: dict[str, Any]) -> Curve:

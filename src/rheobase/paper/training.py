@@ -15,6 +15,7 @@ from rheobase.analysis.isometry import predicted_phi
 from rheobase.analysis.variants import NoNorm
 from rheobase.data import Dataset, load
 from rheobase.data.feed import Feed
+from rheobase.deploy.network import node_name
 from rheobase.models import build
 from rheobase.nn import Soma
 from rheobase.paper import others
@@ -22,8 +23,10 @@ from rheobase.paper.isolated import Failure, isolated
 from rheobase.paper.result import CPU, Result
 from rheobase.recipes import Recipe
 from rheobase.report.charts import Chart
+from rheobase.tasks.compare import Sizes, data_of
 from rheobase.tasks.gradients import GradientNorms, gradient_norms
 from rheobase.tasks.open import open_trained
+from rheobase.train.runs import Run
 from rheobase.train.step import for_device
 
 PRECISION: dict[str, Literal["bf16"]] = {"cuda": "bf16"}
@@ -207,10 +210,10 @@ def table(name: str, runs: list[Path], *, epochs: int = 3) -> Result:
                 raise ValueError(f"{folder} has no test accuracy yet; let its first evaluation finish")
             key = (recipe.data, recipe.network, recipe.timesteps)
             row = _row(key, published.get(key), 100 * tested[-1], 100 * max(tested), len(metrics))
-            about = opened.data
+            about = data_of(opened)
             start = opened.start and opened.start["from"]
             row |= {"planned": recipe.epochs, "start": start, "simulated": about.simulated, "holdout": about.holdout}
-            rows.append(row)
+            rows.append(row | costs(opened))
         source = "trained runs"
     else:
         rows += [_stand_in(timesteps, epochs) for timesteps in sorted({t for _, _, t in published})]
@@ -220,6 +223,12 @@ def table(name: str, runs: list[Path], *, epochs: int = 3) -> Result:
         f"{row.get('planned', row['epochs'])} epochs (best epoch {row['best']:.2f} %). The paper "
         + (f"reports {row['paper']:.2f} %." if row["paper"] else "has no number for this.")
         + (f" It started from the weights of {row['start']}." if row.get("start") else "")
+        + (
+            f" One inference takes {row['additions']:.3g} additions and {row['multiplications']:.3g} multiplications, "
+            f"{1e3 * row['joule']:.3g} mJ, at {row['firing_rate']:.3f} spikes per neuron and timestep."
+            if row["joule"] is not None
+            else ""
+        )
         + (" The recordings are simulated, so this says nothing about real ones." if row.get("simulated") else "")
         + (" It was tested on held-out training images, not on the test images." if row.get("holdout") else "")
         for row in rows
@@ -241,6 +250,13 @@ def table(name: str, runs: list[Path], *, epochs: int = 3) -> Result:
     )
 
 
+def costs(run: Run) -> dict[str, float | None]:
+    """Return firing rate, operations and energy of the last test of a run; None where they are not known."""
+    last = [row for row in run.rows() if "test_accuracy" in row][-1]
+    rates = {node_name(path): rate for path, rate in last.get("firing_rates", {}).items()}
+    return Sizes.of(run).costs(rates, run.recipe.timesteps, last.get("input_rates"))
+
+
 def _row(key: tuple[str, str, int], paper: float | None, last: float, best: float, epochs: int) -> dict[str, Any]:
     data, network, timesteps = key
     return {
@@ -252,6 +268,7 @@ def _row(key: tuple[str, str, int], paper: float | None, last: float, best: floa
 def _stand_in(timesteps: int, epochs: int) -> dict[str, Any]:
     recipe = replace(recipes.get("demo"), timesteps=timesteps, epochs=epochs)
     with TemporaryDirectory() as folder:
-        rows = train.fit(recipe, out=Path(folder) / "run", device="cpu").rows()
-    accuracies = [100 * row["test_accuracy"] for row in rows]
-    return _row(("digits", recipe.network, timesteps), None, accuracies[-1], max(accuracies), epochs)
+        run = train.fit(recipe, out=Path(folder) / "run", device="cpu")
+        accuracies = [100 * row["test_accuracy"] for row in run.rows()]
+        row = _row(("digits", recipe.network, timesteps), None, accuracies[-1], max(accuracies), epochs)
+        return row | costs(run)

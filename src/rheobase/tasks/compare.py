@@ -119,7 +119,7 @@ def compare(paths: Sequence[Path | str]) -> Comparison:
     names = rows[0].settings
     values = {name: [row.settings[name] for row in rows] for name in names}
     differing = {name: found for name, found in values.items() if any(value != found[0] for value in found)}
-    return Comparison(rows, differing, any(_record(run).simulated for run in runs.values()))
+    return Comparison(rows, differing, any(data_of(run).simulated for run in runs.values()))
 
 
 def _runs(path: Path) -> list[Run]:
@@ -237,7 +237,7 @@ class Sizes:
         except (ValueError, RuntimeError) as error:
             known = _neurons(network, shape)
             return cls(known, None, f"{'energy' if known else 'rate and energy'} unknown ({first_line(error)})")
-        return cls(reached.neurons, reached, recordings=bool(_record(run).timesteps))
+        return cls(reached.neurons, reached, recordings=bool(data_of(run).timesteps))
 
     def rate(self, rates: dict[str, float]) -> float | None:
         """Return the mean spikes per neuron and timestep."""
@@ -246,10 +246,26 @@ class Sizes:
         return sum(rates[name] * n for name, n in self.neurons.items()) / sum(self.neurons.values())
 
     def joule(self, rates: dict[str, float], timesteps: int, inputs: dict[str, float] | None = None) -> float | None:
-        """Return the energy of one inference; of recordings, with these `inputs` (see `FanOut.joule`)."""
-        if self.reached is None or self.neurons.keys() != rates.keys() or (self.recordings and not inputs):
-            return None
-        return self.reached.joule(rates, timesteps, inputs)
+        """Return the energy of one inference; of recordings, with these `inputs` (see `FanOut.operations`)."""
+        reached = self._reached(rates, inputs)
+        return reached.joule(rates, timesteps, inputs) if reached else None
+
+    def costs(
+        self, rates: dict[str, float], timesteps: int, inputs: dict[str, float] | None = None
+    ) -> dict[str, float | None]:
+        """Return the mean spikes per neuron and timestep, and the operations and energy of one inference."""
+        reached = self._reached(rates, inputs)
+        additions, multiplications = reached.operations(rates, timesteps, inputs) if reached else (None, None)
+        return {
+            "firing_rate": self.rate(rates),
+            "additions": additions,
+            "multiplications": multiplications,
+            "joule": self.joule(rates, timesteps, inputs),
+        }
+
+    def _reached(self, rates: dict[str, float], inputs: dict[str, float] | None) -> FanOut | None:
+        known = self.neurons.keys() == rates.keys() and (inputs or not self.recordings)
+        return self.reached if known else None
 
 
 def _folded(run: Run, network: nn.Module) -> Network:
@@ -268,8 +284,8 @@ def _neurons(network: nn.Module, shape: tuple[int, ...]) -> dict[str, int]:
         return {}
 
 
-def _record(run: Run) -> DataInfo:
-    """Return the record of a run's data. Those of earlier versions, without a fingerprint, do not mark recordings."""
+def data_of(run: Run) -> DataInfo:
+    """Return the record of a run's data. That of an earlier version has no fingerprint and marks no recordings."""
     loader = plugins.dataset.parts.get(run.recipe.data)
     expected = EXPECTED.get(loader) if loader else None
     return run.data if run.data.fingerprint or expected is None else expected

@@ -85,13 +85,14 @@ def measured(
         points = sweep(own, batches, timesteps)
     for point in points:
         t, rates = point.timesteps, point.rates
+        additions, multiplications = reach.operations(rates, t)
         rows.append(
             Measured(
                 timesteps=t,
                 accuracy=point.accuracy,
                 firing_rate=sum(rates[name] * count for name, count in reach.neurons.items()) / neurons,
-                additions=t * sum(rates[name] * count for name, count in reach.additions.items()),
-                multiplications=t * reach.multiplications,
+                additions=additions,
+                multiplications=multiplications,
                 joule=reach.joule(rates, t),
             )
         )
