@@ -22,6 +22,7 @@ from rheobase.train import checkpoint, choose_device
 from rheobase.train.checkpoint import Tensors
 from rheobase.train.record import checksum, write_result
 from rheobase.train.runs import Run, load_network
+from rheobase.train.step import for_device
 from tools.keep import files as kept_files
 
 LIMIT = 15 * 2**20  # bytes of one network; tools/package.py limits the package as a whole
@@ -69,14 +70,15 @@ def pack(source: Path, name: str) -> Path:
 def ship(source: Path, name: str, *, data: Path | None, device: str) -> dict[str, Any]:
     """Write the run `source` to the package as `name`, unless it is there already. Return the results of evaluation."""
     run, folder = Run(source), shipped.FOLDER / name
+    precision = for_device(run.recipe, choose_device(device)).precision
+    if precision != run.precision:
+        raise ValueError(
+            f"{source} computed in {run.precision}, but this device would evaluate in {precision}; give one like that "
+            "of the training with --device, so that only the weights differ"
+        )
     if source.resolve() != folder.resolve():
         pack(source, name)
     found = evaluate_run(folder, data=data, device=device)
-    if found.precision != run.precision:
-        raise ValueError(
-            f"{folder} was evaluated in {found.precision}, but {source} in {run.precision}; repeat this on a device "
-            "like that of the training, so that only the weights differ"
-        )
     return {
         "name": name,
         "recipe": asdict(run.recipe),
