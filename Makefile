@@ -39,10 +39,11 @@ test-package: .venv/installed  ## build wheel and sdist, install them into an em
 	$(PIP) build
 	$(BIN)/python -m tools.package
 
-test-gpu: .venv/installed  ## run the tests of kernels and training on this machine's GPU
-	$(BIN)/pytest tests/kernels tests/nn tests/train/test_capture.py tests/tasks/test_gradients.py
+test-gpu: .venv/installed  ## run the tests of kernels, training and deployed networks on this machine's GPU
+	$(BIN)/pytest tests/kernels tests/nn tests/deploy/test_network.py tests/tasks/test_gradients.py tests/tasks/test_sweep.py \
+		tests/train/test_capture.py tests/train/test_evaluation.py tests/train/test_rehearsal.py
 	$(BIN)/pytest tests/train/test_loop.py tests/train/test_resuming.py tests/train/test_distributed.py tests/train/test_freezing.py \
-		tests/train/test_writing.py -k gpu
+		tests/train/test_waking.py tests/train/test_writing.py tests/benchmarks/test_benchmarks.py -k gpu
 
 check: .venv/installed  ## lint, format, types, and that published numbers can be checked
 	$(BIN)/ruff check .

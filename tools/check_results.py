@@ -35,7 +35,7 @@ TABLES: dict[str, Callable[[str], str]] = {
     **{name: documents.writer(name) for name in documents.DOCUMENTS},
 }
 _SCALES = {  # from a number in a file to the unit in the text
-    "%": (1, 100), "us": (1, 1e6), "ms": (1, 1e3), "MiB": (1, 2**-20), "GiB": (1, 2**-30),
+    "%": (1, 100), "us": (1, 1e6), "ms": (1, 1e3), "MiB": (1, 2**-20), "GiB": (2**-30,),
 }  # fmt: skip
 _UNIT = r" ?(%|us|ms|s|images/s|TB/s|MiB|GiB)(?![\w/])"
 _NUMBER = re.compile(rf"(?<![\w.])(\d+(?:\.\d+)?)(?!\.?\d)(?:{_UNIT})?")

@@ -1,7 +1,8 @@
 """Tables of all kept results, which python -m tools.documents writes to docs/results.md.
 
-results/cifar10/t2 is a run, or holds one for every seed: seed-0, seed-1, and so on. results/cifar10/one is a network
-for several T, which is compared with the networks in t1, t2 and so on. Tables without results are left out.
+results/cifar10/t2 is a run, or holds one for every seed: seed-0, seed-1, and so on. A network for several T is in
+results/cifar10/one, or else it is the one in t6; it is compared with the networks in t1, t2 and so on. Tables without
+results are left out.
 """
 
 import json
@@ -368,8 +369,15 @@ def _tables_of_runs(name: str, results: Path) -> list[str]:
     return [
         *([accuracy_table(name, runs, results)] if runs else []),
         *([timesteps_table(measured)] if measured else []),
-        *(one_network_table(group, runs, results) for group in measured if group.folder.name == "one"),
+        *(one_network_table(group, runs, results) for group in _for_several(measured)),
     ]
+
+
+def _for_several(runs: list[Kept]) -> list[Kept]:
+    """Return the network that is meant for several T, or else the one for the largest T, if any was measured."""
+    by_name = {group.folder.name: group for group in runs}
+    found = by_name.get("one") or by_name.get(f"t{SEVERAL[-1]}")
+    return [] if found is None else [found]
 
 
 def _is_comparison(content: dict[str, Any]) -> bool:

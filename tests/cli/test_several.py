@@ -139,6 +139,13 @@ def test_seeds_on_held_out_images_say_so(here: Here) -> None:
     assert "test accuracy" not in output
 
 
+def test_outputs_that_are_no_spikes_are_not_called_so(here: Here) -> None:
+    _, output, _ = here("train", "demo", *SETTINGS, "--set", "normalisation=neunorm", "--out", "run")
+    for told in (output, here("eval", "run")[1]):
+        assert "active neurons" in told
+        assert "spikes per neuron" not in told
+
+
 @pytest.mark.parametrize(("neuron", "method"), [("relu", "calibrated"), ("qcfs", "qcfs")])
 def test_after_a_relu_network_comes_its_conversion(here: Here, neuron: str, method: str) -> None:
     _, output, _ = here("train", "demo", *SETTINGS, "--set", f"neuron={neuron}", "--out", "run")

@@ -95,11 +95,12 @@ def test_rate_and_energy_come_from_the_metrics(tmp_path: Path) -> None:
     assert row.runs[0].not_known is None
 
 
-def test_a_relu_network_has_no_firing_rate(tmp_path: Path) -> None:
-    made(tmp_path / "run", "neuron=relu", "timesteps=1", accuracies=[0.5])
+@pytest.mark.parametrize("setting", ["neuron=relu", "neuron=qcfs", "normalisation=neunorm"])
+def test_a_network_that_sends_no_spikes_has_no_firing_rate(tmp_path: Path, setting: str) -> None:
+    made(tmp_path / "run", setting, "timesteps=1", accuracies=[0.5])
     (row,) = compare([tmp_path]).rows
     assert (row.firing_rate, row.joule) == (None, None)
-    assert row.runs[0].not_known == "no rate or energy, because its neurons do not spike"
+    assert row.runs[0].not_known == "no rate or energy, because the outputs of its layers are not spikes"
 
 
 @pytest.mark.parametrize("setting", ["learn_decay=layer", "neuron=mild"])

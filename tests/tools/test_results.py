@@ -135,6 +135,23 @@ def test_one_network_stands_beside_those_for_each_number_of_timesteps(tmp_path: 
     ]
 
 
+def test_the_network_for_the_largest_t_is_tried_at_the_others(tmp_path: Path) -> None:
+    own = recipes.get("cifar10_resnet19_t6")
+    for t, accuracy in {2: 0.94, 4: 0.95, 6: 0.96}.items():
+        write_kept(tmp_path / "cifar10" / f"t{t}", own.changed([f"timesteps={t}", "short_epochs=0"]), accuracy)
+        timesteps(tmp_path / "cifar10" / f"t{t}", t1=0.92, t2=0.94 - t / 1000, t4=0.945, t6=0.96)
+    *_, text = tables(tmp_path)
+    assert text.startswith(
+        "One network for several T: `cifar10_resnet19_t6`, `short_epochs=0`, trained with T = 6, beside"
+    )
+    assert cells(text) == [
+        ["1", "92.00", "not run", ""],
+        ["2", "93.40", "[94.00](../results/cifar10/t2)", "0.60"],
+        ["4", "94.50", "[95.00](../results/cifar10/t4)", "0.50"],
+        ["6", "96.00", "[96.00](../results/cifar10/t6)", "0.00"],
+    ]
+
+
 def test_one_run_has_no_deviation() -> None:
     assert spread([93.164]) == "93.16"
 

@@ -135,9 +135,10 @@ def print_wrapped(text: str, first: str = "", rest: str = "  ") -> None:
         console.print(fill(text, console.width, initial_indent=first, subsequent_indent=rest))
 
 
-def print_rates(rates: dict[str, float], neuron: str = "lif") -> None:
-    """Print the firing rate of every layer. Neurons that do not spike have none: print how many are active."""
-    rows = table("layer", last="active neurons" if neuron in ("relu", "qcfs") else "spikes per neuron and timestep")
+def print_rates(rates: dict[str, float], recipe: "Recipe | None" = None) -> None:
+    """Print the firing rate of every layer. Layers that send no spikes have none: print how many neurons are active."""
+    silent = recipe is not None and (recipe.neuron in ("relu", "qcfs") or recipe.normalisation == "neunorm")
+    rows = table("layer", last="active neurons" if silent else "spikes per neuron and timestep")
     for layer, rate in rates.items():
         rows.add_row(layer, f"{rate:.3f}")
     console.print(rows, soft_wrap=False)

@@ -52,7 +52,7 @@ def evaluate(
     if json:
         print_json({"network": str(network), **asdict(found)})
         return
-    print_rates(found.firing_rates, opened.recipe.neuron if isinstance(opened, Run) else "lif")
+    print_rates(found.firing_rates, opened.recipe if isinstance(opened, Run) else None)
     which = f"every {ordinal(found.held_out)} image, held out from training" if found.held_out else "all test images"
     what = "test accuracy"
     if found.holdout:

@@ -352,7 +352,7 @@ def _show(run: "Run") -> None:
     rows = run.rows()
     if not rows:
         raise ValueError(f"{run.metrics} is missing from a finished run; there is nothing to show")
-    print_rates(rows[-1]["firing_rates"], run.recipe.neuron)
+    print_rates(rows[-1]["firing_rates"], run.recipe)
     last, best = rows[-1], max((row for row in rows if "test_accuracy" in row), key=lambda row: row["test_accuracy"])
     console.print(
         f"{_tested(run)} {100 * last['test_accuracy']:.2f} % after the last epoch and {last['elapsed']:.0f} s "

@@ -13,6 +13,7 @@ from torch import nn
 from rheobase import plugins
 from rheobase.analysis.fanout import FanOut, fan_out
 from rheobase.analysis.sizes import neurons
+from rheobase.analysis.variants import NeuNorm
 from rheobase.data import DataInfo
 from rheobase.data.expectation import EXPECTED
 from rheobase.deploy import shipped
@@ -230,8 +231,8 @@ class Sizes:
                 network = network_for(run.recipe, run.data, run.parts)
         except (ValueError, RuntimeError) as error:
             return cls({}, None, f"rate and energy unknown ({first_line(error)})")
-        if any(isinstance(soma, ReluSoma) for soma in somas(network).values()):
-            return cls({}, None, "no rate or energy, because its neurons do not spike")
+        if any(isinstance(soma, ReluSoma | NeuNorm) for soma in somas(network).values()):
+            return cls({}, None, "no rate or energy, because the outputs of its layers are not spikes")
         try:
             reached = fan_out(_folded(run, network), shape)
         except (ValueError, RuntimeError) as error:
