@@ -105,11 +105,18 @@ def table_faults(root: Path = ROOT) -> Iterator[Fault]:
                 yield Fault(name, f"its tables do not match results/; run {tools}")
         except FileNotFoundError as error:
             yield Fault(name, f"its tables cannot be written: results/ lacks {Path(error.filename).name}")
+        except ValueError as error:
+            yield Fault(name, f"its tables cannot be written: {error}")
 
 
 def drawing_faults(root: Path = ROOT) -> Iterator[Fault]:
     """Find drawings that do not match the results."""
-    for name, drawing in drawings(root / "results").items():
+    try:
+        drawn = drawings(root / "results")
+    except ValueError as error:
+        yield Fault("results", f"its drawings cannot be made: {error}")
+        return
+    for name, drawing in drawn.items():
         path = root / "results" / name
         if not path.exists() or path.read_text() != drawing:
             yield Fault(f"results/{name}", "does not match results/; run python -m tools.figure")

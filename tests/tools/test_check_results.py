@@ -2,6 +2,7 @@
 
 import shutil
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -182,6 +183,19 @@ def test_a_drawing_of_other_results(tmp_path: Path) -> None:
     assert [*drawing_faults(tmp_path)] == []
     (results / "speed-nvidia-h200.svg").write_text(drawing.replace("Rheobase", "Other"))
     assert [*drawing_faults(tmp_path)] == [missing]
+
+
+def test_results_that_cannot_be_shown_are_faults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = "t2 holds runs that do not differ in their seed alone"
+
+    def refuse(_: object) -> NoReturn:
+        raise ValueError(words)
+
+    (tmp_path / "README.md").touch()
+    monkeypatch.setattr(check_results, "TABLES", {"README.md": refuse})
+    monkeypatch.setattr(check_results, "drawings", refuse)
+    assert [*table_faults(tmp_path)] == [Fault("README.md", f"its tables cannot be written: {words}")]
+    assert [*drawing_faults(tmp_path)] == [Fault("results", f"its drawings cannot be made: {words}")]
 
 
 def test_what_is_owed_may_fail_and_nothing_else() -> None:
