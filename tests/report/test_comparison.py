@@ -45,6 +45,11 @@ def test_page_has_everything_and_loads_nothing(found: dict[str, Any]) -> None:
     assert facts == [("runs", "4"), ("highest accuracy, last epoch", "81.25 +- 8.84 %")]
 
 
+def test_commands_in_a_note_are_code(found: dict[str, Any]) -> None:
+    assert "<code>rheobase report</code> counts operations" in render(found)
+    assert "`" not in render(found)
+
+
 def test_every_row_names_its_runs(found: dict[str, Any]) -> None:
     headings, *rows = (re.findall(r"<t[hd]>(.*?)</t[hd]>", row) for row in re.findall(r"<tr>(.*?)</tr>", render(found)))
     assert headings[:5] == ["row", "name", "runs", "last epoch, %", "best epoch, %"]
