@@ -152,6 +152,12 @@ def test_words_below_a_chart_touch_none_beside_it(drawn: Callable[[], str]) -> N
         assert max(left, left2) - min(right, right2) >= 3 or max(top, top2) - min(foot, foot2) >= 3
 
 
+def test_the_number_of_a_point_keeps_clear_of_the_point_beside_it() -> None:
+    drawn = svg.scatter({1: ("a", 40.0, 71.0, 0.0), 2: ("b", 38.0, 71.0, 0.0), 3: ("c", 4.0, 71.0, 0.0)}, "s", "%")
+    places = {number: anchor for anchor, number in re.findall(r'text-anchor="(\w+)"[^>]*>([123])</text>', drawn)}
+    assert places == {"1": "start", "2": "end", "3": "start"}
+
+
 def test_a_scatter_of_next_to_nothing() -> None:
     assert "nothing to draw" in svg.scatter({}, "x", "y")
     assert "nan" not in svg.scatter({3: ("a", 0.0, 0.0, 0.0)}, "x", "y")
