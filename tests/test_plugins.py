@@ -98,7 +98,7 @@ def test_the_same_function_may_be_defined_again_and_another_may_not() -> None:
             "x = 1\nimport nowhere",
             "ModuleNotFoundError while loading: No module named 'nowhere' (line 2); fix the plugin",
         ),
-        ("def f(:", "SyntaxError while loading: invalid syntax"),
+        ("x = 1\ndef f(:", "SyntaxError while loading: invalid syntax (line 2); fix the plugin"),
         ("raise SystemExit(3)", "SystemExit while loading: 3 (line 1); fix the plugin"),
         (GOOD.format(name="resnet19"), "there is already a network named 'resnet19'; choose another name (line 4)"),
         (

