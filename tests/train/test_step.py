@@ -117,6 +117,30 @@ def test_mixed_precision_steps_are_finite_and_move_float32_weights(precision: st
     assert not torch.equal(network.stem.weight, before)
 
 
+def test_fp16_states_the_norm_of_the_gradients_without_their_scale() -> None:
+    r, start, norms = recipe("precision=fp16"), resnet8(), []
+    images, labels = torch.randn(4, 1, 8, 8), torch.randint(0, 10, (4,))
+    for scale in (2.0**6, 2.0**10):
+        network = resnet8()
+        network.load_state_dict(start.state_dict())
+        scaler = torch.amp.GradScaler("cpu", init_scale=scale)
+        *_, norm = make_step(network, make_optimizer(network, r, CPU), scaler, r, 2)(images, labels)
+        norms.append(norm)
+    torch.testing.assert_close(norms[1], norms[0], rtol=1e-2, atol=0)  # a small scale loses the smallest gradients
+
+
+def test_a_step_of_fp16_can_be_repeated_after_it_was_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    r, network = recipe("precision=fp16"), resnet8()
+    optimizer = make_optimizer(network, r, CPU)
+    step = make_step(network, optimizer, torch.amp.GradScaler("cpu"), r, 2)
+    batch = torch.randn(4, 1, 8, 8), torch.randint(0, 10, (4,))
+    with monkeypatch.context() as patched:
+        patched.setattr(torch.nn.utils, "get_total_norm", lambda _: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            step(*batch)
+    assert step(*batch)[0].isfinite()
+
+
 def test_average_follows_weights_and_statistics() -> None:
     average, network = resnet8(), resnet8()
     network.soma.running_mean.fill_(3.0)
