@@ -13,6 +13,7 @@ from rheobase.deploy.folding import fold
 from rheobase.deploy.formats import nir as rheobase_nir
 from rheobase.deploy.network import INPUT, Network
 from rheobase.deploy.nodes import LIF, Scale
+from rheobase.deploy.simulate import simulate
 from tests.deploy.networks import images, tiny
 
 nir = pytest.importorskip("nir", reason="the extra rheobase[nir] is not installed")
@@ -180,3 +181,12 @@ def test_decays_of_channels_that_differ_a_little_stay_different():
     inputs = {"synapse": [INPUT], "neurons": ["synapse"], "readout": ["neurons"]}
     found = rheobase_nir.from_graph(rheobase_nir.to_graph(Network(nodes, inputs), (2, 4, 4)), "here").nodes["neurons"]
     torch.testing.assert_close(found.decay, decays, rtol=1e-12, atol=0)
+
+
+def test_a_pool_over_all_pixels_has_their_height_and_width():
+    nodes = {"pool": nn.AdaptiveAvgPool2d(1), "readout": convolution(torch.randn(5, 2, 1, 1).double(), None)}
+    network = Network(nodes, {"pool": [INPUT], "readout": ["pool"]})
+    graph = rheobase_nir.to_graph(network, (2, 4, 6))
+    assert graph.nodes["pool"].values["kernel_size"].tolist() == [4, 6]
+    x = torch.randn(1, 2, 4, 6, dtype=torch.float64)
+    np.testing.assert_allclose(simulate(graph, x[0].numpy(), 1).logits, network(x, 1)[:, 0].numpy(), atol=1e-12)
