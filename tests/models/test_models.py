@@ -408,3 +408,8 @@ def test_all_layers_of_a_network_have_the_threshold_of_its_neurons(name: str) ->
     with torch.device("meta"):
         network = build(name, v_th=0.7)
     assert {layer.v_th for layer in normalisations(network)} == {0.7}
+
+
+@pytest.mark.parametrize("size", [13, 14, 15, 16])
+def test_hidden_layers_fit_images_of_any_size(size: int) -> None:
+    assert build("plain5", image_size=size).eval()(torch.rand(1, 2, size, size), 1).shape == (1, 1, 10)
