@@ -101,3 +101,11 @@ def test_network_on_the_law_is_the_same_network(training: bool) -> None:
     torch.testing.assert_close(law.state_dict(), network.state_dict())
     soma = somas(law)["soma"]
     assert torch.equal(soma.fire(currents["soma"]), functional.lif(currents["soma"], decay=0.25, v_th=0.5, width=1.0))
+
+
+def test_an_estimate_by_hand() -> None:
+    """The variance of three probes is 1, so their squared mean 4 is 1/3 too large. Left out one by one: 1/2, 3, 7/2."""
+    found = iso._estimate(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([5.0, 6.0, 7.0]))
+    assert (found.phi, found.phi_error) == pytest.approx((2, 3**-0.5))
+    assert found.varphi == pytest.approx(6 - (4 - 1 / 3))
+    assert found.varphi_error == pytest.approx((2 / 3 * ((11 / 6) ** 2 + (2 / 3) ** 2 + (7 / 6) ** 2)) ** 0.5)

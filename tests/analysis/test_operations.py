@@ -57,6 +57,13 @@ def test_counts_by_hand() -> None:
     assert (names["ParameterCount"], names["Footprint"]) == (2 + 2 + 24, 4 * (28 + 2))
 
 
+def test_connections_are_weights_alone() -> None:
+    network, x = by_hand()  # its biases are 0
+    assert operations(network, x, 2).connection_sparsity == 0
+    network.nodes["decode"].weight.data[0, :3] = 0
+    assert operations(network, x, 2).connection_sparsity == pytest.approx(3 / 26)
+
+
 def brute_force(network: Network, x: torch.Tensor, steps: int) -> dict[str, float]:
     """Products with inputs that are not zero: the synapse with weights 1 on the mask of its input, summed."""
     values, counts = {"input": x.expand(steps, *x.shape)}, {}

@@ -3,8 +3,8 @@
 import torch
 
 from rheobase.data import load
-from rheobase.data.augment import crop_flip, shift_in_time
-from rheobase.data.feed import Feed
+from rheobase.data.augment import COLUMNS, crop_flip, shift_in_time
+from rheobase.data.feed import Feed, generator
 from rheobase.recipes import get
 
 
@@ -37,6 +37,16 @@ def test_jitter_is_part_of_the_feed() -> None:
     assert plain.shape == jittered.shape == (5, 64, 2, 16, 16)
     same = [torch.equal(plain[:, n], jittered[:, n]) for n in range(64)]
     assert 0 < sum(same) < 40  # about one in five stays
+
+
+def test_jitter_and_crop_have_random_numbers_of_their_own() -> None:
+    data, cpu = load("digits-dvs"), torch.device("cpu")
+    settings = get("digits_dvs").changed(["padding=2", "time_jitter=2", "batch_size=9"])
+    found, *_ = next(Feed(data, settings, cpu, torch.float32).training(0))
+    random, n = generator(settings.seed, 0), len(data.train)
+    order, u = torch.randperm(n, generator=random)[:9], torch.rand(n, COLUMNS, generator=random)[:9]
+    moved = shift_in_time(data.train.read(order).movedim(1, 0), u[:, 8:9], steps=2)
+    assert torch.equal(found, crop_flip(moved, u[:, :3], padding=2, flip=settings.flip).float())
 
 
 def test_the_paper_has_none() -> None:

@@ -5,9 +5,10 @@ import pytest
 import torch
 
 from rheobase import data
-from rheobase.data.augment import crop_flip, cutout
+from rheobase.data.augment import COLUMNS, crop_flip, cutout
 from rheobase.data.dataset import Dataset, Split, channel_moments, prefetch
 from rheobase.data.feed import Feed, first_images, generator
+from rheobase.data.policy import trivial_augment
 from rheobase.recipes import Recipe
 
 CPU = torch.device("cpu")
@@ -201,6 +202,28 @@ def test_alternate_flip_mirrors_every_image_in_every_other_epoch() -> None:
     assert 10 < mirrored[0].sum() < 30
     assert torch.equal(mirrored[1], ~mirrored[0])
     assert torch.equal(mirrored[2], mirrored[0])
+
+
+def test_a_seed_has_other_orders_in_all_epochs_than_the_next_seed() -> None:
+    feeds = [Feed(small_set(), recipe(seed=seed), CPU, torch.float32) for seed in (0, 1)]
+    orders = [[torch.cat([y for _, y, _ in feed.training(epoch)]).tolist() for epoch in (0, 1, 2)] for feed in feeds]
+    assert not [order for order in orders[0] if order in orders[1]]
+
+
+def test_every_augmentation_has_random_numbers_of_its_own() -> None:
+    images = torch.randint(0, 256, (6, 3, 12, 12), generator=generator(5)).to(torch.uint8)
+    split, mean, std = Split(images, torch.arange(6)), (60.0, 70.0, 80.0), (9.0, 8.0, 7.0)
+    data = Dataset.of("small", split, split, "abcdef", mean=mean, std=std)
+    settings = replace(recipe(batch_size=6, padding=2, flip=True, cutout=3, seed=8), policy="trivial")
+    ((found, labels, _),) = Feed(data, settings, CPU, torch.float64).training(1)
+
+    random = generator(8, 1)
+    order, u = torch.randperm(6, generator=random), torch.rand(6, COLUMNS, generator=random)
+    moved = crop_flip(images[order], u[:, :3], padding=2, flip=True).double()
+    changed = trivial_augment(moved, u[:, 5:8])
+    normalised = (changed - torch.tensor(mean).view(3, 1, 1)) / torch.tensor(std).view(3, 1, 1)
+    assert torch.equal(labels, order)
+    assert torch.equal(found, cutout(normalised, u[:, 3:5], size=3))
 
 
 def test_sequences_come_with_time_first_and_move_as_one() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rheobase.data.decoding import Request, decode
+from rheobase.data.decoding import Request, decode, random_part
 from rheobase.data.info import DataInfo
 from rheobase.data.pictures import read
 
@@ -160,3 +160,11 @@ def test_fifos_and_devices_are_not_opened(tmp_path: Path) -> None:
         for name in ("a.png", "b.png"):
             with pytest.raises(ValueError, match=f"cannot read the image .*{name}: .* is not a plain file"):
                 read(tmp_path / name, INFO)
+
+
+@pytest.mark.parametrize(("aspect", "ratio"), [(0.0, 3 / 4), (0.5, 1.0), (1.0, 4 / 3)])
+def test_a_random_part_is_from_3_by_4_to_4_by_3(aspect: float, ratio: float) -> None:
+    left, top, right, bottom = random_part(90, 80, 0.25, 0.75, 0.2, aspect)
+    assert (right - left) / (bottom - top) == pytest.approx(ratio)
+    assert (right - left) * (bottom - top) == pytest.approx(90 * 80 * (0.08 + 0.92 * 0.2))
+    assert (left, top) == pytest.approx((0.75 * (90 - right + left), 0.25 * (80 - bottom + top)))

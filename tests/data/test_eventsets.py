@@ -95,15 +95,19 @@ def test_a_gesture_ends_where_its_label_says(gestures: tuple[Path, list[Events]]
 
 
 def test_counts_are_clipped_and_rates_are_per_second() -> None:
-    t = np.array([0, *[100] * 300, 2_000_000])
+    t = 7_000_000 + np.array([0, *[100] * 300, 2_000_000])
     x, y = np.full(len(t), 3, np.uint16), np.full(len(t), 5, np.uint16)
     events = Events(t, x, y, np.ones(len(t), np.uint8), 8, 8)
     found = sliced([events], Slicing(window=50, timesteps=4, size=8, offset=60))
     assert (found.frames[0, 0, 1, 5, 3], found.frames.sum(), found.uncounted) == (255, 255, 45)
     assert (list(found.events), list(found.seconds)) == ([302], [2.0])
     cut = Slicing(window=50, timesteps=4, size=8)
-    data = build("set", "ab", [0, 1], [False, True], cut, [lambda: sliced([events] * 2, cut)])
-    assert data.train_rates == data.test_rates == [151.0]
+    half = Events(t[:-1], x[:-1], y[:-1], np.ones(len(t) - 1, np.uint8), 8, 8)  # in 100 us
+    data = build("set", "ab", [0, 1, 0], [False, True, False], cut, [lambda: sliced([events, half, events], cut)])
+    assert (data.train_rates, data.test_rates) == ([151.0, 151.0], [pytest.approx(301 / 1e-4)])
+    assert [split.labels.tolist() for split in (data.train, data.test)] == [[0, 0], [1]]
+    binary = sliced([events], Slicing(window=50, timesteps=4, size=8, offset=60, binary=True))
+    assert (int(binary.frames.sum()), binary.uncounted) == (1, 0)
 
 
 def test_cifar_recordings_are_split_by_their_numbers(tmp_path: Path) -> None:

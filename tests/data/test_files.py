@@ -9,6 +9,7 @@ import torch
 
 from rheobase import plugins
 from rheobase.data import load, workers
+from rheobase.data.augment import COLUMNS
 from rheobase.data.decoding import Request
 from rheobase.data.files import Files
 
@@ -57,6 +58,17 @@ def test_a_decoder_of_a_plugin(files: Files, cores: int, monkeypatch: pytest.Mon
     pixels = files.read(torch.tensor([3, 10, 0]))
     assert pixels.shape == (3, 3, 5, 5)
     assert pixels.flatten(1).unique(dim=1).flatten().tolist() == [27, 90, 0]
+
+
+def test_a_random_part_has_numbers_that_no_other_augmentation_uses(files: Files) -> None:
+    def noted(request: Request) -> bytes:
+        parts.append(request.part)
+        return bytes(3 * request.size**2)
+
+    parts: list[list[float] | None] = []
+    u = torch.arange(2.0 * COLUMNS).view(2, COLUMNS) / 32
+    replace(files, decode=noted, workers=workers.Threads(noted)).read(torch.tensor([7, 1]), u)
+    assert sorted(p for p in parts if p) == [[float(row[i]) for i in (0, 1, 8, 9)] for row in u]
 
 
 def test_functions_that_other_processes_cannot_find_are_for_threads(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,8 +8,9 @@ from PIL import Image
 
 from rheobase import recipes, train
 from rheobase.data import Dataset, load
+from rheobase.data.augment import COLUMNS
 from rheobase.data.files import Files
-from rheobase.data.holdout import hold_out
+from rheobase.data.holdout import Chosen, hold_out
 from rheobase.tasks.evaluate import evaluate_run
 from tests.data.test_dataset import split
 
@@ -49,6 +50,25 @@ def test_files_are_read_when_they_are_needed(tmp_path: Path) -> None:
     for source, shades in zip((held.train, held.test), reds, strict=True):
         assert source.labels.tolist() == [shade // 40 % 2 for shade in shades.tolist()]
         assert len(source.fingerprint()) == len(files.fingerprint())
+
+
+def test_files_are_cropped_at_random_as_without(tmp_path: Path) -> None:
+    for i in range(5):
+        noise = torch.randint(0, 256, (12, 10, 3), dtype=torch.uint8)
+        Image.fromarray(noise.numpy()).save(tmp_path / f"{i}.png")
+    files = Files([tmp_path / f"{i}.png" for i in range(5)], torch.arange(5) % 2, size=8)
+    held = hold_out(Dataset.of("mine", files, files, "ab", mean=[0] * 3, std=[1] * 3), 2)
+    assert isinstance(held.train, Chosen)
+    index, u = torch.tensor([2, 0]), torch.rand(2, COLUMNS)
+    expected = files.read(held.train.index[index], u)
+    assert torch.equal(held.train.read(index, u), expected)
+    assert torch.equal(held.train.begin(index, u)(), expected)
+
+
+def test_the_record_says_what_the_test_images_are() -> None:
+    every_fifth = Dataset.of("mine", split(40, 2, 5, 5), split(4, 2, 5, 5, seed=1), "abc", held_out=5)
+    held = hold_out(every_fifth, 10).info
+    assert (held.held_out, held.holdout) == (0, 10)
 
 
 @pytest.mark.parametrize("number", [40, 41])

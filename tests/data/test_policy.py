@@ -69,12 +69,18 @@ def test_shear_keeps_the_middle_and_moves_the_rest() -> None:
     assert [int(r.argmax()) for r in sheared[0, 0]] == sorted((int(r.argmax()) for r in sheared[0, 0]), reverse=True)
 
 
+def test_shear_along_the_other_axis_is_the_same() -> None:
+    x, signed = images(1), torch.tensor([0.5 / 0.3])
+    assert torch.equal(move(x.mT, chosen("shear_y"), signed), move(x, chosen("shear_x"), signed).mT)
+
+
 def test_posterize_and_solarize() -> None:
     x = torch.tensor([0.0, 15.0, 16.0, 100.0, 255.0]).view(1, 1, 1, 5)
     assert posterize(x, torch.tensor([0.99])).flatten().tolist() == [0, 0, 16, 96, 240]
     assert torch.equal(posterize(x, torch.tensor([0.0])), x)
     assert solarize(x, torch.tensor([0.9])).flatten().tolist() == [0, 15, 16, 155, 0]
     assert torch.equal(solarize(x, torch.tensor([0.0])), x)
+    assert solarize(torch.tensor([127.0, 128.0]).view(1, 1, 1, 2), torch.tensor([0.5])).flatten().tolist() == [127, 127]
 
 
 def test_autocontrast_fills_the_range_and_leaves_flat_channels() -> None:

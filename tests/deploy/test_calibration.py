@@ -15,7 +15,7 @@ def network() -> Network:
     nodes: dict[str, nn.Module] = {
         "first": convolution(torch.randn(3, 2, 3, 3).double(), None, stride=2, padding=1),
         "neurons": LIF(0.25, torch.full((3,), 0.5).double()),
-        "second": convolution(torch.randn(4, 3, 2, 3).double(), None, stride=(1, 2), padding=(0, 1), dilation=(2, 1)),
+        "second": convolution(torch.randn(4, 3, 2, 3).double(), None, stride=(1, 2), padding=(0, 2), dilation=(3, 2)),
         "others": LIF(0.25, torch.full((4,), 0.5).double()),
         "readout": convolution(torch.randn(5, 4, 1, 1).double(), None),
     }

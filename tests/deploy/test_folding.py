@@ -9,7 +9,7 @@ from rheobase.deploy.formats import nir
 from rheobase.deploy.network import Network, node_name
 from rheobase.deploy.nodes import LIF
 from rheobase.models import MODELS, BasicBlock, build
-from rheobase.nn import AvgPool2d, Conv2d, ReluSoma, Soma, TdBN, somas
+from rheobase.nn import AvgPool2d, Conv2d, ReferenceSoma, ReluSoma, Soma, TdBN, somas
 from tests.deploy.networks import SMALL, images, randomise, tiny, trained_like
 
 
@@ -328,6 +328,25 @@ def test_what_is_added_besides_values_is_named():
 
     with pytest.raises(ValueError, match=r"^fold: cannot map the operation 'add' in 1"):
         fold(nn.Sequential(Conv2d(2, 3, 3), Shifted(), Soma(3)))
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments"), [("flatten", (2, 3)), ("flatten", (1,)), ("mean", (-1,)), ("mean", (2,))]
+)
+def test_other_axes_than_channels_height_and_width_together_are_refused(kind, arguments):
+    class Odd(nn.Module):
+        def forward(self, s):
+            return getattr(s, kind)(*arguments)
+
+    with pytest.raises(ValueError, match=rf"^fold: cannot map the operation '{kind}' in 1"):
+        fold(nn.Sequential(Conv2d(2, 3, 3), Odd(), Soma(3)))
+
+
+def test_a_soma_with_a_threshold_for_every_channel_is_refused():
+    soma = ReferenceSoma(3)
+    soma.v_th = torch.tensor([0.4, 0.5, 0.6])
+    with pytest.raises(ValueError, match=r"^fold: the neurons of 1 \(ReferenceSoma\) have dynamics of their own"):
+        fold(nn.Sequential(Conv2d(2, 3, 3), soma))
 
 
 class InPlace(nn.Module):

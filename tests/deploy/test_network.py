@@ -41,6 +41,21 @@ def test_scales_are_applied_whoever_does_it(last: str, v_th: list[float], fracti
     assert 0.1 < dict(network.run(x))["neurons"].mean() < 0.9
 
 
+def test_many_images_run_in_parts_and_steps_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    exact = _network("neurons", torch.tensor([0.4, 0.4, 0.4]))
+    network = Network(exact.nodes, exact.inputs, input_unit=0.5, input_largest=3, logit_unit=0.25)
+    x = torch.randn(4, 5, 3, 6, 7, dtype=torch.float64)
+    expected, found, state = network(x), [], None
+    for x_t in x:
+        logits, state = network.step(x_t, state)
+        found.append(logits)
+    assert torch.equal(torch.stack(found), expected)
+    still = network(x[0], timesteps=4)
+    monkeypatch.setattr("rheobase.deploy.network.TOGETHER", 8)  # two images at a time
+    assert torch.equal(network(x), expected)
+    assert torch.equal(network(x[0], timesteps=4), still)
+
+
 def test_a_state_of_another_batch_or_network_is_refused() -> None:
     network = _network("neurons", torch.tensor([0.4, 0.4, 0.4]))
     one, two = torch.randn(1, 3, 6, 7, dtype=torch.float64), torch.randn(2, 3, 6, 7, dtype=torch.float64)

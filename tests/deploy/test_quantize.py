@@ -251,11 +251,23 @@ def test_biases_make_good_for_rounded_weights_alone():
     assert (moved <= int8_unit([weight]) * (weight[0].numel() / 2 + 1) / ONE).all()
 
 
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_largest_weight_of_the_readout_sets_its_unit_whatever_its_sign(sign):
+    model = tiny()
+    with torch.no_grad():
+        model.head.decode.weight[1, 2] = sign * 2 * model.head.decode.weight.abs().max()
+    network = quantize(fold(model), images(9, 2, 7), 3)
+    *_, readout = network.nodes.values()
+    assert network.logit_unit == pytest.approx(model.head.decode.weight.abs().max().item() / 127, rel=1e-6)
+    assert readout.weight[1].abs().max() == 127
+
+
 def test_event_counts_need_no_rounding():
     events = torch.randint(0, 4, (3, 6, 2, 7, 7)).double()
     network = quantize(fold(tiny()), events)
     assert network.input_unit == 1.0
-    assert quantize(fold(tiny()), events * 0.1).input_unit == pytest.approx(0.3 / 4095)
+    for pixels in (events * 0.1, events * -0.1):
+        assert quantize(fold(tiny()), pixels).input_unit == pytest.approx(0.3 / 4095)
 
 
 @pytest.mark.parametrize("global_pool", [False, True])

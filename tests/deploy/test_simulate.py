@@ -92,6 +92,22 @@ def test_neurons_count_their_charged_members():
     assert (result.operations["neurons"].multiplications, result.operations["neurons"].additions) == (2, 2)
 
 
+def test_neurons_leak_and_reset_to_the_values_of_the_file():
+    full = np.ones((1, 1, 2))
+    values = {"tau": full * 4e-4 / 3, "r": full * 4 / 3, "v_leak": full * 0.2, "v_threshold": full / 2}
+    nodes = {
+        "input": nirfile.Node("Input", (), (1, 1, 2), {}),
+        "neurons": nirfile.Node("LIF", ("input", "input"), (1, 1, 2), values | {"v_reset": full * 0.1}),
+        "output": nirfile.Node("Output", ("neurons",), (1, 1, 2), {}),
+    }
+    x = np.array([[0.0, 0.2], [0.0, 0.17], [0.0, 0.0]]).reshape(3, 1, 1, 2)
+    result = simulate.simulate(nirfile.Graph(nodes, {"dt": 1e-4}), x)
+    # u = v / 4 + 2 x + 0.15: the second neuron has 0.55 and is reset to 0.1, then 0.515, then 0.175
+    assert result.spikes["neurons"][:, 0, 0].tolist() == [[False, True], [False, True], [False, False]]
+    # both are charged before the last two steps; at each of three, two inputs of two neurons are added up
+    assert (result.operations["neurons"].multiplications, result.operations["neurons"].additions) == (4, 4 + 6)
+
+
 def test_silence_costs_only_biases(graph):
     spiking = simulate.simulate(graph, images(1, 2, 7)[0].numpy(), 2).operations
     silent = simulate.simulate(graph, np.zeros((2, 7, 7)), 2).operations

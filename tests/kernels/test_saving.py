@@ -110,6 +110,24 @@ def test_evaluation_with_gradients(memory: str, frozen: bool, monkeypatch: pytes
     assert bool(taken) != frozen
 
 
+@pytest.mark.parametrize("wanted", ["weight", "bias", "decay_logit"])
+@pytest.mark.parametrize("memory", MODES)
+def test_a_parameter_that_learns_alone_in_evaluation_has_its_gradient(memory: str, wanted: str) -> None:
+    torch.manual_seed(1)
+    conv = Conv2d(3, 5, 3, padding=1, bias=False).double()
+    soma = Soma(5, learn_decay="channel").double().eval()
+    for name, p in soma.named_parameters():
+        p.requires_grad_(name == wanted)
+    spikes = (torch.rand(4, 2, 3, 6, 7) < 0.5).double().requires_grad_()
+    kernels.mark_spikes(spikes)
+    found = []
+    for conv.memory in ("speed", memory):
+        out = soma(conv(spikes))
+        found.append(torch.autograd.grad(out, getattr(soma, wanted), torch.ones_like(out))[0])
+    assert found[0].any()
+    assert torch.equal(*found)
+
+
 @pytest.mark.parametrize("memory", MODES)
 def test_without_gradients_nothing_is_left_to_the_soma(memory: str) -> None:
     network = models.build("resnet8", memory=memory)

@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from rheobase.functional import lif, readout
 from rheobase.models import MODELS, SpikingNet, build
-from rheobase.nn import Soma
+from rheobase.nn import Soma, normalisations
 
 every_network = pytest.mark.parametrize("name", MODELS)
 NATIVE_SIZE = {"plain5": 34, "resnet8": 8}
@@ -409,3 +409,15 @@ def test_bad_input(call: Callable[[], object], message: str) -> None:
 def test_single_image_of_one_pixel_maps_cannot_be_trained_on() -> None:
     with pytest.raises(ValueError, match=r"^expected more than one value per channel, got .*; use a larger batch$"):
         build("resnet8", image_size=4)(torch.randn(1, 1, 4, 4), timesteps=1)
+
+
+@every_network
+def test_all_layers_of_a_network_have_the_threshold_of_its_neurons(name: str) -> None:
+    with torch.device("meta"):
+        network = build(name, v_th=0.7)
+    assert {layer.v_th for layer in normalisations(network)} == {0.7}
+
+
+@pytest.mark.parametrize("size", [13, 14, 15, 16])
+def test_hidden_layers_fit_images_of_any_size(size: int) -> None:
+    assert build("plain5", image_size=size).eval()(torch.rand(1, 2, size, size), 1).shape == (1, 1, 10)

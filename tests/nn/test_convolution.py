@@ -226,3 +226,16 @@ def test_a_convolution_that_keeps_its_whole_input_says_so_once() -> None:
         network(x)
         network[2]._warned = False
         network[3](network[2](torch.randn(T, N, C, H, W)))  # the input of a network is no news
+
+
+@pytest.mark.parametrize(("given", "computed"), [(torch.float32, torch.bfloat16), (torch.float64, torch.float64)])
+def test_a_deferred_convolution_has_the_autocast_of_its_call(given: torch.dtype, computed: torch.dtype) -> None:
+    """Autocast leaves doubles alone."""
+    conv, spikes = Conv2d(3, 5, 3, bias=False).to(given), torch.ones(4, 2, 3, 6, 7, dtype=given).requires_grad_()
+    kernels.mark_spikes(spikes)
+    conv.memory = "packed"
+    with torch.autocast("cpu", torch.bfloat16):
+        deferred, other = conv(spikes), conv(spikes)
+    branch = deferred.branch()
+    assert (branch.x.dtype, branch.weight.dtype) == (computed, computed)
+    assert other.carried_out().dtype == computed

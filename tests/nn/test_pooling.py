@@ -9,6 +9,24 @@ from rheobase.nn import AvgPool2d, hold
 T, N, C, H, W = 3, 4, 5, 6, 8
 
 
+@pytest.mark.parametrize(("size", "stride"), [(2, None), (3, None), (3, 2), (2, 3)])
+def test_any_window_and_stride(size: int, stride: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    allocate = torch.empty_strided  # new memory, which holds anything
+    monkeypatch.setattr(torch, "empty_strided", lambda *given, **kind: allocate(*given, **kind).fill_(torch.nan))
+    x = torch.randn(T, N, C, 7, H + 4, dtype=torch.float64, requires_grad=True)
+    found = AvgPool2d(size, stride)(x)
+    expected = nn.functional.avg_pool2d(x.flatten(0, 1), size, stride).unflatten(0, (T, N))
+    torch.testing.assert_close(found, expected)
+    upstream = torch.randn_like(expected)
+    for own, other in zip(*(torch.autograd.grad(out, x, upstream) for out in (found, expected)), strict=True):
+        torch.testing.assert_close(own, other)
+
+
+def test_half_precision_is_rounded_once() -> None:
+    x = torch.rand(T, N, C, H, W).bfloat16()
+    assert torch.equal(AvgPool2d(3)(x), AvgPool2d(3)(x.float()).bfloat16())
+
+
 def test_pooling_of_what_is_held_for_all_steps() -> None:
     x = torch.randn(1, 2, 3, 6, 5, dtype=torch.float64, requires_grad=True)
     pooled = AvgPool2d(2)(hold(x, 4))

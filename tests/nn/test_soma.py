@@ -32,6 +32,24 @@ def test_soma_keeps_nothing_between_calls() -> None:
     assert torch.equal(soma(x), soma(x))
 
 
+@pytest.mark.parametrize("kind", [Soma, ReferenceSoma])
+@pytest.mark.parametrize("branches", [1, 2])
+def test_without_normalisation_neurons_receive_the_plain_sum(kind: type[Soma], branches: int) -> None:
+    soma = kind(C, branches, normalize=False, decay=0.3, v_th=0.7, eps=0.1).double()
+    xs = [torch.randn(T, N, C, H, W, dtype=torch.float64).requires_grad_() for _ in range(branches)]
+    expected = functional.lif(sum(xs[1:], start=xs[0]), decay=0.3, v_th=0.7, width=1.0)
+    found, upstream = soma(*xs), torch.randn_like(expected)
+    assert torch.equal(found, expected)
+    for own, law in zip(*(torch.autograd.grad(out, xs, upstream) for out in (found, expected)), strict=True):
+        torch.testing.assert_close(own, law, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("method", ["fire", "spike"])
+def test_a_method_that_the_kernels_do_not_call_cannot_be_overridden(method: str) -> None:
+    with pytest.raises(ValueError, match="Own: the kernels of Soma do not call fire or spike"):
+        type("Own", (Soma,), {method: lambda self, x: x})
+
+
 @pytest.mark.parametrize("momentum", [0.1, 0.5])
 def test_running_statistics_move_once_per_training_forward(momentum: float) -> None:
     """After k forwards of one batch: (1 - (1-m)^k) * batch + (1-m)^k * start, with the biased variance."""

@@ -20,6 +20,7 @@ from rheobase.cli import app
 from rheobase.data import load
 from rheobase.data.feed import first_images
 from rheobase.deploy.agreement import record
+from rheobase.report import page as pages
 from rheobase.report import svg
 from rheobase.report.page import render
 from rheobase.tasks import inspect as inspection
@@ -110,6 +111,27 @@ def test_rasters_are_of_the_trained_network(run: Path) -> None:
         for name, raster in sample["raster"].items():
             own = found.spikes[name.replace(".", "_")][:, image].float()
             assert raster == own[:, inspection._telling(own)].T.int().tolist()
+
+
+def test_facts_by_hand() -> None:
+    """The last epoch is not the best, and a large layer counts more than a small one."""
+    layers = [{"rate": 0.1, "neurons": 30}, {"rate": 0.4, "neurons": 10}]
+    rows = [{"test_accuracy": 0.9}, {"test_accuracy": 0.7}, {}]
+    done = {"joule": 2e-6, "dense_joule": 3e-3}
+    assert pages._facts({"operations": done, "layers": layers, "rows": rows}) == {
+        "test accuracy, last epoch": "70.00 %",
+        "best epoch": "90.00 %",
+        "spikes per neuron and timestep": "0.175",
+        "energy per image, 45 nm": "2 uJ",
+        "energy of the same network without spikes": "3 mJ",
+    }
+
+
+def test_the_share_of_operations_that_is_used_is_that_of_one_timestep() -> None:
+    layer = {"name": "conv", "fed_by": "spikes", "additions": 300.0, "multiplications": 60.0, "dense": 400.0}
+    totals = {"joule": 1e-6, "dense_joule": 1e-6, "images": 1, "bias": 0.0, "neuron_updates": 0.0}
+    shown = pages._operations({**layer, **totals, "layers": [layer]}, timesteps=3)
+    assert re.findall("<td>(.*?)</td>", shown)[:6] == ["conv", "spikes", "300", "60", "400", "0.300"]
 
 
 def test_labels_cannot_break_the_page() -> None:

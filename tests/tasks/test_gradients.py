@@ -52,6 +52,13 @@ def test_the_step_moves_the_weights_unless_told_otherwise() -> None:
     assert not torch.equal(network.body[0].conv.weight, before)
 
 
+def test_shortcuts_are_left_out() -> None:
+    torch.manual_seed(0)
+    network = build("resnet8", num_classes=5, in_channels=2, image_size=6)
+    found = gradient_norms(network, batches(1), recipe(), learn=False)
+    assert len(found.weights) == len(found.layers) == 6
+
+
 def test_a_frozen_synapse_has_no_gradient() -> None:
     network = plain()
     network.body[2].conv.requires_grad_(False)

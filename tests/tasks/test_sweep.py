@@ -1,11 +1,14 @@
 """Accuracy against T of whole networks; when half precision will do."""
 
+import copy
 from dataclasses import replace
 
 import pytest
 import torch
 
 from rheobase import recipes
+from rheobase.analysis.fanout import fan_out
+from rheobase.analysis.operations import ADDITION_PICOJOULE, MAC_PICOJOULE
 from rheobase.convert import convert
 from rheobase.data import load
 from rheobase.deploy.network import Network
@@ -38,6 +41,19 @@ def test_half_precision_must_hold_every_current() -> None:
 def test_half_precision_must_be_fine_against_thresholds() -> None:
     assert half_will_do(chain(1, 1, v_th=2.0**-10), INFO)
     assert not half_will_do(chain(1, 1, v_th=2.0**-11), INFO)
+
+
+def test_operations_are_those_of_all_timesteps() -> None:
+    model, x = relu_net(), images(6, 2, 8, seed=3)
+    network = convert(model, "calibrated", 4, x)
+    reach, info = fan_out(copy.deepcopy(network).to("meta"), (2, 8, 8)), replace(INFO, size=8)
+    one, three = measured(
+        network, [(x, torch.zeros(6, dtype=torch.long))], [1, 3], recipes.get("demo"), info, torch.device("cpu")
+    )
+    assert (one.multiplications, three.multiplications) == (reach.multiplications, 3 * reach.multiplications)
+    for found in (one, three):
+        picojoule = found.additions * ADDITION_PICOJOULE + found.multiplications * MAC_PICOJOULE
+        assert found.joule == pytest.approx(picojoule * 1e-12)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -61,6 +61,14 @@ def test_it_is_the_epoch_of_the_highest_test_accuracy(run: Run) -> None:
     assert [path.name for path in best.checkpoints.iterdir()] == [f"{row['step']:08d}"]
 
 
+def test_it_is_the_moving_average_that_is_measured_and_kept(tmp_path: Path) -> None:
+    run = train.fit(recipe("epochs=2", "average=0.9"), out=tmp_path / "run", device="cpu", keep_best=True)
+    found, row = evaluate_run(run.best, device="cpu"), best_row(run)
+    assert (found.accuracy, found.loss) == (row["test_accuracy"], row["test_loss"])
+    saved = run.trained().tensors
+    assert not torch.equal(saved["weights"]["stem.weight"], saved["training"]["network.stem.weight"])
+
+
 def test_the_run_itself_is_what_it_would_be_without(run: Run, tmp_path: Path) -> None:
     plain = train.fit(recipe(), out=tmp_path / "plain", device="cpu")
     own, other = run.trained().tensors, plain.trained().tensors

@@ -1,5 +1,6 @@
 """The captured step is the eager one."""
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -88,6 +89,49 @@ def test_all_processes_replay_or_none(world: int) -> None:
     replays = [[step == own[0] for step in own] for own in steps]
     assert replays == [[True, True, False]] * world
     assert world == 2 or steps[2][0][0] == steps[2][-1][0], "one that could have replayed"
+
+
+def test_a_result_stays_when_the_next_step_runs() -> None:
+    steps = torch.zeros(())
+    captured = CapturedStep(lambda _: ())
+    captured.inputs, captured.outputs = (torch.zeros(2),), (steps,)
+    captured.graph = SimpleNamespace(replay=lambda: steps.add_(1))
+    assert [captured(torch.zeros(2)) for _ in range(3)] == [(1,), (2,), (3,)]
+
+
+@pytest.fixture
+def _graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Captures without a GPU: the step runs, and its graph does nothing."""
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: SimpleNamespace(replay=lambda: None))
+    monkeypatch.setattr(torch.cuda, "graph", lambda _: nullcontext())
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+
+
+@pytest.mark.usefixtures("_graphs")
+def test_a_graph_leaves_the_first_inputs_alone() -> None:
+    captured = CapturedStep(lambda x: (x + 1,), eager_calls=0)
+    first = torch.zeros(2)
+    for x in (first, torch.ones(2)):
+        captured(x)
+    assert captured.graph is not None
+    assert torch.equal(first, torch.zeros(2))
+
+
+@pytest.mark.usefixtures("_graphs")
+def test_a_capture_that_failed_is_not_tried_again() -> None:
+    def step(x: Tensor) -> tuple[Tensor, ...]:
+        calls.append(1)
+        if len(calls) == 1:
+            raise RuntimeError("operation not permitted when stream is capturing")
+        return (x + 1,)
+
+    calls: list[int] = []
+    captured = CapturedStep(step, eager_calls=0)
+    with pytest.warns(UserWarning, match=r"cannot be captured as a CUDA graph \(operation not permitted"):
+        captured(torch.zeros(()))
+    assert captured(torch.zeros(())) == (1,)
+    assert len(calls) == 3, "the capture and two eager steps"
+    assert captured.graph is None
 
 
 def test_elsewhere_it_is_the_step_itself() -> None:

@@ -1,18 +1,21 @@
-"""What is measured does not depend on how the batches are run."""
+"""What is measured is what the definitions say, and does not depend on how the batches are run."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 
 from rheobase import recipes
-from rheobase.data import load
+from rheobase.data import Dataset, load
+from rheobase.data.dataset import Split
 from rheobase.data.feed import Feed
 from rheobase.deploy.folding import fold
 from rheobase.deploy.quantize import quantize
 from rheobase.models import resnet8
+from rheobase.nn import ReluSoma, Soma, somas, watched
 from rheobase.train import evaluate, evaluation
 from rheobase.train.capture import Step
 
@@ -34,6 +37,42 @@ def network(kind: str) -> torch.nn.Module:
         return model.eval()
     folded = fold(model.eval())
     return folded if kind == "folded" else quantize(folded, x, 2)
+
+
+@pytest.mark.parametrize(("soma", "timesteps"), [(Soma, 2), (ReluSoma, 1)])
+def test_loss_accuracy_and_rates_are_means_over_all_test_images(
+    soma: type[Soma], timesteps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rheobase.data.feed.TEST_BATCH", BATCH)
+    recipe, data = replace(RECIPE, timesteps=timesteps, loss="mean", label_smoothing=0.0), load("digits")
+    model = resnet8(soma=soma).double()
+    for _ in range(20):
+        model.train()(torch.randn(5, 1, 8, 8, dtype=torch.float64), timesteps)
+    found = evaluate(model, Feed(data, recipe, torch.device("cpu"), torch.float64), recipe)
+
+    assert isinstance(data.test, Split)
+    rates: dict[str, float] = {}
+    with (
+        torch.no_grad(),
+        watched(model, somas(model), lambda name, out: rates.update({name: float((out != 0).double().mean())})),
+    ):
+        images = (data.test.images.double() - data.info.mean[0]) / data.info.std[0]
+        outputs = model(images, timesteps).mean(0)
+    assert found.loss == pytest.approx(float(cross_entropy(outputs, data.test.labels)), rel=1e-9)
+    assert found.accuracy == float((outputs.argmax(1) == data.test.labels).double().mean())
+    assert found.firing_rates == pytest.approx(rates, rel=1e-9)
+    assert found.input_rates == {}
+
+
+def test_input_rates_of_recordings_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rheobase.data.feed.TEST_BATCH", 2)
+    frames = torch.zeros(3, 4, 2, 8, 8, dtype=torch.uint8)  # N, T, C, H, W: 512 cells each
+    frames[0, 1, 0, :4], frames[1, 2, 1], frames[2, 3, 0, 0, 0] = 1, 3, 1  # 32 ones; 64 others; 1 one
+    split = Split(frames, torch.tensor([0, 1, 0]))
+    data, recipe = Dataset.of("mine", split, split, ("a", "b")), replace(RECIPE, timesteps=4, batch_size=3)
+    model = resnet8(num_classes=2, in_channels=2).double()
+    found = evaluate(model, Feed(data, recipe, torch.device("cpu"), torch.float64), recipe)
+    assert found.input_rates == pytest.approx({"one": 33 / (3 * 512), "other": 64 / (3 * 512)}, rel=1e-9)
 
 
 class Replayed:

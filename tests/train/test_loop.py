@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from rheobase import recipes, train
+from rheobase.models import resnet8
 from rheobase.tasks.evaluate import evaluate_run
 from rheobase.train import trainer
 from rheobase.train.capture import CapturedStep, Step, capture
@@ -107,9 +109,15 @@ def test_an_empty_run_has_nothing_to_evaluate(tmp_path: Path, whole: Path) -> No
 
 
 def test_a_short_beginning_and_rare_evaluation(tmp_path: Path) -> None:
-    settings = ("timesteps=3", "short_timesteps=1", "short_epochs=2", "evaluate_every=2")
-    rows = train.fit(recipe(*settings), out=tmp_path / "run", device="cpu").rows()
+    def network(**options: Any) -> nn.Module:
+        made = resnet8(**options)
+        made.head.register_forward_hook(lambda _, __, logits: trained.append(len(logits)) if made.training else None)
+        return made
+
+    settings, trained = ("timesteps=3", "short_timesteps=1", "short_epochs=2", "evaluate_every=2"), list[int]()
+    rows = train.fit(recipe(*settings), network=network, out=tmp_path / "run", device="cpu").rows()
     assert [row["timesteps"] for row in rows] == [1, 1, 3]
+    assert trained == [*[1] * 12, *[3] * 6]
     assert ["test_accuracy" in row for row in rows] == [False, True, True]
 
 

@@ -24,6 +24,11 @@ def test_step_schedule() -> None:
     assert rates == pytest.approx([0.5, 0.5, 0.05, 0.05, 0.005, 0.005])
 
 
+def test_step_schedule_with_warmup() -> None:
+    r = recipe("schedule=step", "step_epochs=3", "epochs=9", "lr=0.5", "warmup_epochs=2")
+    assert [learning_rate(r, epoch) for epoch in (0, 0.5, 1, 2, 3)] == pytest.approx([0, 0.125, 0.25, 0.5, 0.05])
+
+
 def test_cosine_schedule_with_warmup() -> None:
     r = recipe("epochs=8", "lr=0.4", "warmup_epochs=2")
     expected = [0.0, 0.5 * 0.2 * (1 + cos(pi / 8)), 0.2 * (1 + cos(pi / 4)), 0.2, 0.0]
@@ -115,6 +120,41 @@ def test_mixed_precision_steps_are_finite_and_move_float32_weights(precision: st
     assert all(torch.isfinite(o).all() for o in outputs)
     assert network.stem.weight.dtype == torch.float32
     assert not torch.equal(network.stem.weight, before)
+
+
+def test_fp16_states_the_norm_of_the_gradients_without_their_scale() -> None:
+    r, start, norms = recipe("precision=fp16"), resnet8(), []
+    images, labels = torch.randn(4, 1, 8, 8), torch.randint(0, 10, (4,))
+    for scale in (2.0**6, 2.0**10):
+        network = resnet8()
+        network.load_state_dict(start.state_dict())
+        scaler = torch.amp.GradScaler("cpu", init_scale=scale)
+        *_, norm = make_step(network, make_optimizer(network, r, CPU), scaler, r, 2)(images, labels)
+        norms.append(norm)
+    torch.testing.assert_close(norms[1], norms[0], rtol=1e-2, atol=0)  # a small scale loses the smallest gradients
+
+
+def test_a_step_that_overflows_changes_no_weight_and_has_no_norm() -> None:
+    r, network = recipe("precision=fp16"), resnet8()
+    before = [p.detach().clone() for p in network.parameters()]
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**60)
+    step = make_step(network, make_optimizer(network, r, CPU), scaler, r, 2)
+    loss, _, norm = step(torch.randn(4, 1, 8, 8), torch.randint(0, 10, (4,)))
+    assert loss.isfinite()
+    assert norm == 0
+    assert all(map(torch.equal, network.parameters(), before))
+
+
+def test_a_step_of_fp16_can_be_repeated_after_it_was_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    r, network = recipe("precision=fp16"), resnet8()
+    optimizer = make_optimizer(network, r, CPU)
+    step = make_step(network, optimizer, torch.amp.GradScaler("cpu"), r, 2)
+    batch = torch.randn(4, 1, 8, 8), torch.randint(0, 10, (4,))
+    with monkeypatch.context() as patched:
+        patched.setattr(torch.nn.utils, "get_total_norm", lambda _: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            step(*batch)
+    assert step(*batch)[0].isfinite()
 
 
 def test_average_follows_weights_and_statistics() -> None:

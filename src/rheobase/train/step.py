@@ -55,7 +55,7 @@ def learning_rate(recipe: Recipe, epoch: float) -> float:
     """Return the learning rate at a time in epochs, which may be fractional."""
     warmup = min(1.0, epoch / recipe.warmup_epochs) if recipe.warmup_epochs else 1.0
     if recipe.schedule == "cosine":
-        return recipe.lr * warmup * 0.5 * (1 + cos(pi * min(1.0, epoch / recipe.epochs)))
+        return recipe.lr * warmup * 0.5 * (1 + cos(pi * (epoch / recipe.epochs)))
     return recipe.lr * warmup * 0.1 ** (epoch // recipe.step_epochs)
 
 

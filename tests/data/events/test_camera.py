@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from rheobase.data import load
-from rheobase.data.events import simulate
+from rheobase.data.events import camera, simulate
 from rheobase.data.eventset import EventDataset
 from tests.data.recordings import same
 
@@ -69,3 +69,10 @@ def test_digits_are_said_to_be_simulated() -> None:
 def test_impossible_recordings(shape: tuple[int, ...], threshold: float) -> None:
     with pytest.raises(ValueError, match="expected images"):
         simulate(np.zeros(shape, np.uint8), seed=0, threshold=threshold)
+
+
+def test_crossings_of_a_step_are_spread_evenly() -> None:
+    crossings = np.zeros((1, 2, 3), np.int64)
+    crossings[0, 1, 2], crossings[0, 0, 1] = 2, -1
+    image_t_x_y_p = [[0, 150, 1, 0, 0], [0, 125, 2, 1, 1], [0, 175, 2, 1, 1]]
+    assert camera._fired(crossings, 100, 200).tolist() == image_t_x_y_p

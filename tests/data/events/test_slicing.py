@@ -83,6 +83,21 @@ def test_sensors_beyond_16_bits() -> None:
     )
 
 
+def test_positions_times_cells_beyond_16_bits() -> None:
+    events = Events(np.arange(4), np.array([0, 300, 500, 639], np.uint16), np.array([479, 7, 230, 0], np.uint16),
+                    np.array([1, 0, 1, 0], np.uint8), 640, 480)  # fmt: skip
+    found = slices(events, window=4, timesteps=1, size=(200, 150))
+    assert np.array_equal(found, counted(events, 4, 1, (200, 150), 0))
+
+
+def test_neighbouring_cells_of_two_windows_with_many_events() -> None:
+    many = 32818  # twice this is a little more than 16 bits
+    last = np.repeat(np.array([363, 0], np.uint16), many)
+    t, p = np.repeat([0, 1], many), np.repeat(np.array([1, 0], np.uint8), many)
+    found = slices(Events(t, last, last, p, 364, 364), window=1, timesteps=2)
+    assert (found[0, 1, 363, 363], found[1, 0, 0, 0], found.sum(dtype=int)) == (many, many, 2 * many)
+
+
 def test_counts_beyond_16_bits() -> None:
     number = 70_000
     events = Events(

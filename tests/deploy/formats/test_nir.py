@@ -8,10 +8,12 @@ from torch import nn
 from rheobase.analysis.fanout import fan_out
 from rheobase.deploy import nirfile
 from rheobase.deploy.agreement import agreement, record
+from rheobase.deploy.convolution import convolution
 from rheobase.deploy.folding import fold
 from rheobase.deploy.formats import nir as rheobase_nir
 from rheobase.deploy.network import INPUT, Network
 from rheobase.deploy.nodes import LIF, Scale
+from rheobase.deploy.simulate import simulate
 from tests.deploy.networks import images, tiny
 
 nir = pytest.importorskip("nir", reason="the extra rheobase[nir] is not installed")
@@ -168,3 +170,24 @@ def test_time_must_be_stated(tmp_path):
     nir.write(tmp_path / "net.nir", graph)
     with pytest.raises(ValueError, match="do not state dt"):
         rheobase_nir.load(tmp_path / "net.nir")
+
+
+def test_decays_of_channels_that_differ_a_little_stay_different():
+    decays = torch.tensor([0.3, 0.3001, 0.305], dtype=torch.float64)
+    nodes = {
+        "synapse": convolution(torch.randn(3, 2, 3, 3).double(), None, padding=1),
+        "neurons": LIF(decays, torch.full((3,), 0.5).double()),
+        "readout": convolution(torch.randn(5, 3, 1, 1).double(), None),
+    }
+    inputs = {"synapse": [INPUT], "neurons": ["synapse"], "readout": ["neurons"]}
+    found = rheobase_nir.from_graph(rheobase_nir.to_graph(Network(nodes, inputs), (2, 4, 4)), "here").nodes["neurons"]
+    torch.testing.assert_close(found.decay, decays, rtol=1e-12, atol=0)
+
+
+def test_a_pool_over_all_pixels_has_their_height_and_width():
+    nodes = {"pool": nn.AdaptiveAvgPool2d(1), "readout": convolution(torch.randn(5, 2, 1, 1).double(), None)}
+    network = Network(nodes, {"pool": [INPUT], "readout": ["pool"]})
+    graph = rheobase_nir.to_graph(network, (2, 4, 6))
+    assert graph.nodes["pool"].values["kernel_size"].tolist() == [4, 6]
+    x = torch.randn(1, 2, 4, 6, dtype=torch.float64)
+    np.testing.assert_allclose(simulate(graph, x[0].numpy(), 1).logits, network(x, 1)[:, 0].numpy(), atol=1e-12)
