@@ -5,8 +5,9 @@
 The files are synthetic but have the usual size: the content of a picture does not change the speed. Every loader has
 one worker per core, and makes batches of pixels [N, 3, H, W], randomly cropped and on the device. Measured are the time
 to the first batch, and then, once all workers have started and all files were read: images per second, processor time
-per image, which hardly depends on the number of cores, and the memory of all workers. Freed memory that every worker
-keeps (`train.heap`) saves torch's workers most of their page faults.
+per image, which hardly depends on the number of cores, and the memory of all workers. Torch's workers are measured in
+four ways: forked, as they are by default before Python 3.14, or started by a fork server, as ever since; and each with
+freed memory kept for the next image (`train.heap`), which can save most of their page faults.
 """
 
 import argparse
@@ -71,15 +72,16 @@ def our_epoch(files: Files, own: workers.Workers, batch: int, device: torch.devi
     return epoch
 
 
-def torchs_epoch(files: Files, batch: int, device: torch.device, *, keeping: bool) -> Epoch:
-    """Return an epoch of torch's DataLoader with our decoder. Its workers keep freed memory if `keeping`."""
+def torchs_epoch(files: Files, batch: int, device: torch.device, *, method: str, keeping: bool) -> Epoch:
+    """Return an epoch of torch's DataLoader with our decoder.
+
+    Its workers are started by this `method` of `multiprocessing`, and keep freed memory if `keeping`.
+    """
     order, u = torch.randperm(len(files)).tolist(), torch.rand(len(files), 4).tolist()
     requests = [files._request(files.paths[i], part) for i, part in zip(order, u, strict=True)]
     batches = [requests[i : i + batch] for i in range(0, len(requests), batch)]
     begin = keep_memory if keeping else None
-    loader = _loader(
-        Decoded(), device, batch_sampler=batches, multiprocessing_context="forkserver", worker_init_fn=begin
-    )
+    loader = _loader(Decoded(), device, batch_sampler=batches, multiprocessing_context=method, worker_init_fn=begin)
     return lambda: (pixels.to(device, non_blocking=True).movedim(3, 1) for pixels in loader)
 
 
@@ -106,12 +108,16 @@ def loaders(folder: Path, size: int, batch: int, device: torch.device) -> dict[s
     def our_processes(ending: ExitStack) -> Epoch:
         return our_epoch(files, ending.enter_context(closing(workers.Processes(CORES, decode))), batch, device)
 
+    def torchs(method: str, *, keeping: bool) -> Start:
+        return lambda ending: torchs_epoch(files, batch, device, method=method, keeping=keeping)
+
     found: dict[str, Start] = {
         "ours, processes": our_processes,
         "ours, threads": lambda ending: our_epoch(files, workers.Threads(decode), batch, device),
-        "DataLoader with our decoder": lambda ending: torchs_epoch(files, batch, device, keeping=False),
-        "the same, keeping freed memory": lambda ending: torchs_epoch(files, batch, device, keeping=True),
     }
+    for method in ("fork", "forkserver"):
+        found[f"DataLoader, {method}"] = torchs(method, keeping=False)
+        found[f"DataLoader, {method}, keeping freed memory"] = torchs(method, keeping=True)
     try:
         import_module("torchvision")
     except (ImportError, RuntimeError) as error:  # not installed, or made for another torch

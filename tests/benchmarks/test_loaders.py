@@ -17,10 +17,11 @@ pytestmark = pytest.mark.slow
 CPU = torch.device("cpu")
 
 
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")  # Python 3.12 and later, about forks
 def test_loaders_start_and_then_are_timed(tmp_path: Path) -> None:
     imagenet.make_files(tmp_path, 9)
     starts = loaders.loaders(tmp_path, 8, 3, CPU)
-    assert [name.split(",")[0] for name in starts][:4] == ["ours", "ours", "DataLoader with our decoder", "the same"]
+    assert [name.split(",")[0] for name in starts][:6] == ["ours"] * 2 + ["DataLoader"] * 4
     for name, start in starts.items():
         before = set(loaders._descendants())
         with ExitStack() as ending:
@@ -32,7 +33,7 @@ def test_loaders_start_and_then_are_timed(tmp_path: Path) -> None:
         assert figures["of_the_main_process"] <= figures["processor_ms_per_image"], name
         assert figures["seconds_to_first_batch"] > 0, name
         assert figures["images_per_second"] > 0, name
-        if name.startswith("ours"):  # torch's end later, and leave a process that starts others
+        if name.startswith("ours"):  # torch's end later, and a fork server stays
             assert set(loaders._descendants()) == before, name
 
 
