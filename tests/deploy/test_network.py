@@ -53,6 +53,7 @@ def test_many_images_run_in_parts_and_steps_one_by_one(monkeypatch: pytest.Monke
     still = network(x[0], timesteps=4)
     monkeypatch.setattr("rheobase.deploy.network.TOGETHER", 8)  # two images at a time
     assert torch.equal(network(x), expected)
+    assert torch.equal(network(x, timesteps=4.0), expected)  # type: ignore[arg-type]
     assert torch.equal(network(x[0], timesteps=4), still)
 
 
