@@ -215,11 +215,13 @@ def check_sequence(x: Tensor, timesteps: int | None) -> int:
         raise ValueError(f"expected images [N, C, H, W] or a sequence [T, N, C, H, W], got {shape}")
     if 0 in shape:
         raise ValueError(f"expected at least one element in every dimension, got {shape}")
-    if x.ndim == 5 and timesteps is not None and timesteps != shape[0]:
-        raise ValueError(f"timesteps={timesteps} does not match the sequence, which has {shape[0]} timesteps")
-    if x.ndim == 4 and (not isinstance(timesteps, Integral) or timesteps < 1):
+    if x.ndim == 5:
+        if timesteps is not None and timesteps != shape[0]:
+            raise ValueError(f"timesteps={timesteps!r} does not match the sequence, which has {shape[0]} timesteps")
+        return shape[0]
+    if not isinstance(timesteps, Integral) or timesteps < 1:
         raise ValueError(f"images need timesteps of at least 1, got {timesteps!r}; call network(x, timesteps=4)")
-    return shape[0] if timesteps is None else timesteps
+    return timesteps
 
 
 def check_branches(

@@ -102,6 +102,14 @@ def test_figure_6_and_table_6_of_a_run(run: Path) -> None:
     assert any("ResNet-34-large, counted from its shapes: 1.45e+10" in sentence for sentence in counted.comparison)
 
 
+@pytest.mark.parametrize("command", ["analyze", "report", "paper fig6", "paper table6"])
+def test_outputs_of_neunorm_are_not_analysed_as_spikes(tmp_path: Path, command: str) -> None:
+    run = made(tmp_path / "run", "normalisation=neunorm", accuracies=[0.5])
+    checkpoint.save(run.checkpoints, 1, {"weights": run.network().state_dict()}, {})
+    with pytest.raises(ValueError, match="run: the outputs of NeuNorm are not spikes, so there are none to look at"):
+        call(*command.split(), run.folder)
+
+
 def test_multiplications_of_the_paper_for_resnet19() -> None:
     with torch.device("meta"):
         layers = {layer.name: layer.multiplications for layer in synapses(build("resnet19"), (3, 32, 32))}

@@ -369,11 +369,21 @@ def test_what_convert_refuses(relu, options, sentence):
 
 
 @pytest.mark.parametrize(
-    "arguments", [["report"], ["analyze"], ["fold"], ["export", "--to", "nir"], ["eval", "--sweep"]], ids=str
+    "arguments",
+    [
+        ["report"],
+        ["analyze"],
+        ["paper", "fig6"],
+        ["paper", "table6"],
+        ["fold"],
+        ["export", "--to", "nir"],
+        ["eval", "--sweep"],
+    ],
+    ids=str,
 )
 def test_what_needs_spikes_says_of_a_relu_network_to_convert_it(relu, here, arguments):
     before = sorted(relu.iterdir())
-    code, output, messages = here(arguments[0], str(relu), *arguments[1:])
+    code, output, messages = here(*arguments, str(relu))
     assert (code, output) == (1, "")
     assert "; make a spiking network of it with `rheobase convert`, and give that file" in messages
     assert sorted(relu.iterdir()) == before

@@ -53,6 +53,7 @@ def test_many_images_run_in_parts_and_steps_one_by_one(monkeypatch: pytest.Monke
     still = network(x[0], timesteps=4)
     monkeypatch.setattr("rheobase.deploy.network.TOGETHER", 8)  # two images at a time
     assert torch.equal(network(x), expected)
+    assert torch.equal(network(x, timesteps=4.0), expected)  # type: ignore[arg-type]
     assert torch.equal(network(x[0], timesteps=4), still)
 
 
@@ -68,11 +69,19 @@ def test_a_state_of_another_batch_or_network_is_refused() -> None:
     assert logits.shape == (1, 5 * 6 * 7)
 
 
+@pytest.mark.parametrize("gpu", [False, True])  # where neurons add the biases
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_images_with_other_channels_are_refused(dtype: torch.dtype) -> None:
-    network = Network({"conv": convolution(torch.randn(5, 3, 2, 2, dtype=dtype), None)}, {"conv": [INPUT]})
-    with torch.no_grad(), pytest.raises(ValueError, match=r"expected 3 channels, got 4 in input \[2, 4, 6, 7\]"):
-        network.step(torch.randn(2, 4, 6, 7, dtype=dtype))
+def test_images_with_other_channels_are_refused(dtype: torch.dtype, gpu: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "integrates", lambda x: gpu)
+    nodes = {
+        "conv": convolution(torch.randn(5, 3, 2, 2, dtype=dtype), torch.ones(5, dtype=dtype)),
+        "neurons": LIF(0.5, torch.ones(5, dtype=dtype)),
+        "readout": convolution(torch.randn(2, 5, 5, 6, dtype=dtype), None),
+    }
+    network = Network(nodes, {"conv": [INPUT], "neurons": ["conv"], "readout": ["neurons"]})
+    for run in (network.step, lambda x: network(x, 1)):
+        with torch.no_grad(), pytest.raises(ValueError, match=r"expected 3 channels, got 4 in input \[2, 4, 6, 7\]"):
+            run(torch.randn(2, 4, 6, 7, dtype=dtype))
 
 
 def test_every_node_sums_its_inputs() -> None:

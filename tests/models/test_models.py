@@ -384,6 +384,10 @@ def net19() -> SpikingNet:
             "timesteps=6 does not match the sequence, which has 4 timesteps",
         ),
         (
+            lambda: net8()(torch.randn(4, 2, 3, 8, 8), timesteps="4"),
+            "timesteps='4' does not match the sequence, which has 4 timesteps",
+        ),
+        (
             lambda: net8()(torch.randint(256, (2, 3, 8, 8), dtype=torch.uint8), timesteps=2),
             "expected floating-point input, got torch.uint8; convert it with .float()",
         ),

@@ -163,6 +163,8 @@ def _output(node: nn.Module, x: Tensor, left: Left | None) -> Tensor:
     if isinstance(node, nn.AvgPool2d) and kernels.integrates(x):  # torch's own pooling is slow on a GPU
         return pooled(node, x)
     flat = x.flatten(0, 1)
+    if isinstance(node, nn.Conv2d) and flat.shape[1] != node.in_channels:
+        raise ValueError(f"expected {node.in_channels} channels, got {flat.shape[1]} in input {list(flat.shape)}")
     if isinstance(node, nn.Conv2d) and left is not None:
         return node._conv_forward(flat, node.weight, None).unflatten(0, x.shape[:2])
     return node(flat).unflatten(0, x.shape[:2])

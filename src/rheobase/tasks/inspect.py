@@ -23,24 +23,19 @@ from rheobase.deploy.folding import fires_as_lif, fold
 from rheobase.deploy.network import Network
 from rheobase.deploy.nodes import LIF
 from rheobase.models import MSBlock, SEWBlock, SEWBottleneck, SpikingNet
-from rheobase.nn import ReferenceSoma, ReluSoma, Soma, somas, watched
+from rheobase.nn import ReferenceSoma, Soma, somas, watched
 from rheobase.recipes import Recipe
 from rheobase.tasks.gradients import GradientNorms, gradient_norms, inner_layers
-from rheobase.tasks.open import about, input_dtype, open_dataset, open_file, showing_spikes
+from rheobase.tasks.open import about, input_dtype, open_dataset, open_file, sending_spikes, showing_spikes
 from rheobase.tasks.wiring import wiring
-from rheobase.train.runs import Run, load_network
+from rheobase.train.runs import Run
 
 BATCH, FEW, SAMPLES, NEURONS = 32, 8, 6, 8
 
 
 def inspect_run(run: Run, *, data: Path | None = None, images: int = 360) -> dict[str, Any]:
     """Measure the trained network of a run on its first test images."""
-    recipe, network = run.recipe, load_network(run).float()
-    if any(isinstance(soma, ReluSoma) for soma in somas(network).values()):
-        raise ValueError(
-            f"{run.folder}: a ReLU network has no spikes to look at; make a spiking network of it with "
-            "`rheobase convert`, and give that file to `rheobase report`"
-        )
+    recipe, network = run.recipe, sending_spikes(run).float()
     dataset = run.open_data(data)
     x, labels = first_images(dataset, recipe, images, torch.float32)
     few, exact = _first(x, FEW), replace(recipe, precision="fp32")

@@ -7,12 +7,14 @@ from typing import Any
 import torch
 from torch import nn
 
+from rheobase.analysis.variants import NeuNorm
 from rheobase.data import DataInfo, Dataset
 from rheobase.deploy import formats, shipped
 from rheobase.deploy.folding import fold
 from rheobase.deploy.formats import onnx
 from rheobase.deploy.network import Network
 from rheobase.deploy.shapes import outputs
+from rheobase.nn import ReluSoma, somas
 from rheobase.recipes import Recipe
 from rheobase.train.casting import hold_weights
 from rheobase.train.runs import Run, channels_last, load_network, open_data
@@ -68,6 +70,22 @@ def folded(run: Run) -> tuple[nn.Module, Network]:
     network = fold(model)
     network.info.update(About(run.recipe, run.data).as_dict())
     return model, network
+
+
+def sending_spikes(run: Run) -> nn.Module:
+    """Return the trained network of a run. Raise a ValueError if the outputs of its layers are not spikes."""
+    network = load_network(run)
+    if any(isinstance(soma, ReluSoma) for soma in somas(network).values()):
+        raise ValueError(
+            f"{run.folder}: a ReLU network has no spikes to look at; make a spiking network of it with "
+            "`rheobase convert`, and give that file to `rheobase report`"
+        )
+    if any(isinstance(soma, NeuNorm) for soma in somas(network).values()):
+        raise ValueError(
+            f"{run.folder}: the outputs of NeuNorm are not spikes, so there are none to look at; give a run with "
+            "another normalisation"
+        )
+    return network
 
 
 def input_dtype(network: nn.Module | onnx.Session) -> torch.dtype:
