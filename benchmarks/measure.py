@@ -11,6 +11,7 @@ import resource
 import sys
 import time
 import traceback
+import warnings
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -104,8 +105,10 @@ def serve(connection: Connection, name: str, setting: Setting) -> None:
 def _captured_if_possible(step: Step, facts: dict[str, Any]) -> Step:
     captured = CapturedStep(step, eager_calls=1)
     try:
-        captured()
-        captured()
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", "a step cannot be captured")  # it would go on eagerly
+            captured()
+            captured()
         torch.cuda.synchronize()
     except Exception as error:
         if _is_out_of_memory(error):

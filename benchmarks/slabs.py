@@ -149,6 +149,8 @@ def in_turn(work: list[Passes], result: Any) -> Any:
 def overlapping(work: list[Passes], result: Any) -> Any:
     """Run the second pass over a slab beside the first pass over the next."""
     main, side = torch.cuda.current_stream(), torch.cuda.Stream()
+    if side == main:  # torch gives out the same few streams in turn, also the one that captures
+        side = torch.cuda.Stream()
     found = []  # kept until both streams are done: the memory belongs to the first
     for first, second in work:
         found.append(first())

@@ -62,7 +62,7 @@ def _in_training(results: Path) -> Iterator[tuple[str, Step]]:
         if settings["precision"] != PRECISION:
             continue
         for run in content["training"]:
-            if run["images"] == "on the device" and "images_per_second" in run:
+            if run.get("images") == "on the device":  # a mode that failed has no images
                 where = {"image_size": settings["size"], "timesteps": settings["timesteps"], "batch": run["batch"]}
                 seconds = run["batch"] / run["images_per_second"]
                 yield time, Step(run["network"], **where, memory=run["memory"], seconds=seconds, source=path.name)

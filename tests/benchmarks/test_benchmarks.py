@@ -1,6 +1,7 @@
 """The benchmarks' own machinery, at a toy size: what is compared, what is reported, what is skipped."""
 
 import json
+from contextlib import nullcontext
 from functools import partial
 from io import StringIO
 from pathlib import Path
@@ -12,9 +13,10 @@ from rich.console import Console
 
 from benchmarks import checkpoint, group, inference, loop, memory, soma, step
 from benchmarks.contenders import CONTENDERS, FLOOR, VARIANTS, Contender, Setting, difference_from_law, synapses
-from benchmarks.measure import play_round, prepare
+from benchmarks.measure import _captured_if_possible, play_round, prepare
 from benchmarks.peers import ReluSoma, Unavailable
 from rheobase import models, recipes
+from rheobase.train.capture import CapturedStep
 from rheobase.train.scale import Cluster
 
 pytestmark = pytest.mark.slow
@@ -109,6 +111,32 @@ def test_groups_of_one_say_how_many_cases_are_to_come(monkeypatch, tmp_path, to_
     monkeypatch.setattr("sys.argv", ["group", *words])
     group.main()
     assert said == [1, 0]
+
+
+@pytest.mark.filterwarnings("default")  # as outside of tests
+@pytest.mark.parametrize("reason", ["operation not permitted when stream is capturing", "CUDA out of memory."])
+def test_a_step_that_cannot_be_captured_is_no_graph(monkeypatch, reason):
+    """One that lacks memory may find it when others have ended, so it does not go on eagerly."""
+
+    def step():
+        calls.append(1)
+        if len(calls) == 2:
+            raise RuntimeError(reason)
+        return ()
+
+    calls, facts = [], {}
+    monkeypatch.setattr(CapturedStep, "_run_aside", lambda self, inputs: self.step(*inputs))
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: None)
+    monkeypatch.setattr(torch.cuda, "graph", lambda _: nullcontext())
+    for name in ("empty_cache", "synchronize"):
+        monkeypatch.setattr(torch.cuda, name, lambda: None)
+    if "memory" in reason:
+        with pytest.raises(UserWarning, match="out of memory"):
+            _captured_if_possible(step, facts)
+        return
+    assert _captured_if_possible(step, facts) is step
+    assert facts["graph"] is False
+    assert reason in facts["graph_error"]
 
 
 def test_a_process_that_dies_is_an_answer_too():

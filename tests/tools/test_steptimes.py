@@ -55,6 +55,22 @@ def test_the_newest_of_ours_on_that_gpu_counts(tmp_path: Path) -> None:
     assert found.seconds == pytest.approx(20e-6 * 4 * 32)
 
 
+def test_a_mode_of_an_imagenet_network_that_failed_has_no_step(tmp_path: Path) -> None:
+    about = {"network": "resnet50", "batch": 64}
+    rows = [
+        about | {"memory": "speed", "result": "out of memory"},
+        about | {"memory": "packed", "images": "on the device", "images_per_second": 1600.0},
+        about | {"memory": "packed", "images": "JPEG files", "images_per_second": 1500.0},
+    ]
+    settings = {"precision": "bf16", "size": 224, "timesteps": 6}
+    write_result(tmp_path / "imagenet.json", {"settings": settings, "training": rows})
+    found = json.loads((tmp_path / "imagenet.json").read_text())
+    found["record"] |= {"device": DEVICE}
+    (tmp_path / "imagenet.json").write_text(json.dumps(found))
+    (step,) = steps(tmp_path)
+    assert (step.network, step.memory, step.batch, step.seconds) == ("resnet50", "packed", 64, 0.04)
+
+
 def test_the_fits_find_what_steps_are_made_of() -> None:
     works = {(n, 8): steptimes.Work(m, k, c) for n, m, k, c in [("a", 100, 7, 5), ("b", 300, 90, 8), ("c", 50, 40, 3)]}
 

@@ -1,6 +1,6 @@
 """What is measured is what the definitions say, and does not depend on how the batches are run."""
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -117,9 +117,9 @@ def test_a_batch_is_a_function_of_its_inputs_and_adds_to_what_is_there(monkeypat
 def test_a_captured_evaluation_is_the_eager_one(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rheobase.data.feed.TEST_BATCH", BATCH)
     model, found = network(kind).cuda(), feed("cuda")
-    eager, captured = (asdict(evaluate(model, found, RECIPE, captured=captured)) for captured in (False, True))
-    rates = eager.pop("firing_rates"), captured.pop("firing_rates")
-    assert captured == pytest.approx(eager, rel=1e-9)
-    assert rates[1] == pytest.approx(rates[0], rel=1e-9)
+    eager, captured = (evaluate(model, found, RECIPE, captured=captured) for captured in (False, True))
+    assert captured.loss == pytest.approx(eager.loss, rel=1e-9)
+    assert captured.firing_rates == pytest.approx(eager.firing_rates, rel=1e-9)
+    assert replace(captured, loss=eager.loss, firing_rates=eager.firing_rates) == eager
     on_cpu = evaluate(model.cpu(), feed("cpu"), RECIPE)
-    assert (on_cpu.accuracy, on_cpu.loss) == pytest.approx((eager["accuracy"], eager["loss"]), rel=1e-9)
+    assert (on_cpu.accuracy, on_cpu.loss) == pytest.approx((eager.accuracy, eager.loss), rel=1e-9)

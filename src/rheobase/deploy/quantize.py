@@ -38,10 +38,10 @@ COARSEST, COARSEST_WIDE = 16, 256  # how much coarser units may be for that, of 
 WIDE_INPUT = 4095
 _ONE = 2.0**FRACTION_BITS
 
-Tell = Callable[[int, int], None]  # how many layers of how many are done
+Tell = Callable[[int, int], None]  # how many layers, or images, of how many are done
 
 
-def silent(done: int, layers: int) -> None:
+def silent(done: int, whole: int) -> None:
     """Tell nobody."""
 
 
