@@ -125,6 +125,8 @@ def seconds(call: Callable[[], Any], device: str) -> float:
         captured = CapturedStep(step)
         for _ in range(4):
             captured()
+        if captured.graph is None:
+            raise RuntimeError("this cannot be captured as a CUDA graph, and times without one are not comparable")
         return do_bench(captured, warmup=20, rep=60, return_mode="median") / 1e3
     call()
     times = []
