@@ -101,10 +101,17 @@ def test_a_report_of_the_file(file: Path) -> None:
     page = render(found)
     assert "calibrated" in page
     assert "accuracy, 50 test images" in page
-    for title in ("Learning", "Gradient flow", "Membrane potentials"):
+    assert f"Converted for T = {found['recipe']['timesteps']}. 50 test images." in page
+    assert f"timesteps, file {file.name}" in page
+    assert "Command, and how the network was converted." in page
+    for title in ("Learning", "Gradient flow", "Membrane potentials", "Reproduce this run"):
         assert title not in page
     for title in ("Accuracy against timesteps", "Confusion matrix", "Firing rates", "Operations and energy"):
         assert title in page
+    folded = render(found | {"environment": {}})  # one that was not converted
+    assert f"Trained at T = {found['recipe']['timesteps']}. 50 test images." in folded
+    assert "{}" not in folded
+    assert "Reproduce this page" in folded
 
 
 def test_the_seed_chooses_the_images() -> None:
