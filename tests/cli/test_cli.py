@@ -159,7 +159,9 @@ def test_plan_shows_all_memory_modes(here: Here) -> None:
         (["paper", "theorem2", "--out", "full/something/x"], 1, "full/something/x"),
         (["demo", "--seed", "-1"], 1, "seed: expected 0 or more, got -1"),
         (["dmo"], 2, "no such command 'dmo'. Did you mean 'demo'? See rheobase --help"),
-        (["demo", "--seed", "one"], 2, "invalid value for '--seed'"),
+        (["demo", "--seed", "one"], 2, "invalid value for '--seed': expected a whole number; see rheobase demo --help"),
+        (["plan", "demo", "--memory", "x"], 2, "invalid value for '--memory': expected a number; see rheobase plan"),
+        (["predict", "a", "b", "--top", "0"], 2, "'--top': expected a number greater than or equal to 1; see"),
     ],
 )
 def test_errors_are_one_sentence(here: Here, arguments: list[str], code: int, message: str) -> None:

@@ -1,6 +1,7 @@
 """The command line: parse, call a task, print. Commands import what they need when they run, so --help is fast."""
 
 import os
+import re
 import signal
 import sys
 import warnings
@@ -76,9 +77,19 @@ def main() -> None:
         sys.exit(1)
 
 
+_PLAIN = {  # what the parser says of numbers, in the words of our own messages
+    r", unable to parse string as an? \w+": "",
+    r"Input should be (a )?valid integer": "expected a whole number",
+    r"Input should be (a )?valid number": "expected a number",
+    r"Input should be (greater|less)": r"expected a number \1",
+}
+
+
 def _usage(error: Any) -> str:
     """What is wrong with a command line, and where its help is."""
     what = " ".join(error.format_message().split()).rstrip(".").replace("Value error, ", "")  # choices come as lines
+    for pattern, plain in _PLAIN.items():
+        what = re.sub(pattern, plain, what)
     command = error.ctx.command_path if error.ctx else "rheobase"
     return f"{what[:1].lower()}{what[1:]}{' See' if what.endswith('?') else '; see'} {command} --help"
 
