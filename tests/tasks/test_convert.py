@@ -73,6 +73,14 @@ def test_an_exported_file_is_verified_against_the_converted_one(run: Run, file: 
         verify(file, tmp_path / "network.onnx")
 
 
+def test_spikes_of_an_onnx_file_are_refused_without_its_packages(file: Path, tmp_path: Path) -> None:
+    path = tmp_path / "network.onnx"
+    path.touch()
+    for look in (evaluate_run, sweep_network, inspect_file, lambda path: verify(file, path)):
+        with pytest.raises(ValueError, match="does not show its spikes; give the network that it was exported from"):
+            look(path)
+
+
 def test_nir_files_are_simulated(run: Run, tmp_path: Path) -> None:
     pytest.importorskip("nir")
     from rheobase.deploy.formats import nir

@@ -26,7 +26,7 @@ from rheobase.models import MSBlock, SEWBlock, SEWBottleneck, SpikingNet
 from rheobase.nn import ReferenceSoma, ReluSoma, Soma, somas, watched
 from rheobase.recipes import Recipe
 from rheobase.tasks.gradients import GradientNorms, gradient_norms, inner_layers
-from rheobase.tasks.open import about, input_dtype, open_dataset, open_file, showing_spikes
+from rheobase.tasks.open import about, input_dtype, open_dataset, open_with_spikes
 from rheobase.tasks.wiring import wiring
 from rheobase.train.runs import Run, load_network
 
@@ -59,7 +59,7 @@ def inspect_run(run: Run, *, data: Path | None = None, images: int = 360) -> dic
 
 def inspect_file(path: Path, *, data: Path | None = None, images: int = 360) -> dict[str, Any]:
     """Measure a deployed network, which has neither epochs nor gradients, on its first test images."""
-    network = showing_spikes(open_file(path), path)
+    network = open_with_spikes(path, path)
     stated = about(network, path)
     recipe = replace(stated.recipe, precision="fp32")
     x, labels = first_images(open_dataset(path, stated, data), recipe, images, input_dtype(network))
