@@ -82,7 +82,7 @@ PluginOption = Annotated[
     typer.Option(
         "--plugin",
         metavar="FILE|MODULE",
-        help="Python file or module that registers your own parts.",
+        help="Python file or module that registers your own parts; repeatable.",
         callback=_load_plugins,
     ),
 ]
