@@ -65,9 +65,11 @@ def test_only_plain_files_are_read(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "file")
     assert read_plain(tmp_path / "link") == b"content"
     os.mkfifo(tmp_path / "fifo")
-    for path in (tmp_path / "fifo", Path("/dev/zero"), tmp_path):
+    for path in (tmp_path / "fifo", Path("/dev/zero")):
         with pytest.raises(ValueError, match=f"^{path} is not a plain file$"):
             open_plain(path)
+    with pytest.raises(ValueError, match=f"^{tmp_path} is a folder, not a file$"):
+        open_plain(tmp_path)
     with pytest.raises(FileNotFoundError):
         open_plain(tmp_path / "absent")
 

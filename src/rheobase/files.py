@@ -34,9 +34,10 @@ def atomic_write(path: Path) -> Iterator[Path]:
 def open_plain(path: str | Path) -> BinaryIO:
     """Open a plain file for reading. Raise a ValueError for a FIFO or a device: reading it may never end."""
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
         os.close(descriptor)
-        raise ValueError(f"{path} is not a plain file")
+        raise ValueError(f"{path} is {'a folder, not a file' if stat.S_ISDIR(mode) else 'not a plain file'}")
     return open(descriptor, "rb")
 
 

@@ -83,9 +83,9 @@ def test_what_is_in_a_recording(
         "a.csv: 250 events in 0.040 s, sensor of 7 x 5",
         "  6266 events per second, 10025 in the busiest 1 % of the time",
         "  100.0 % brighter, 0.0 % darker",
-        "  1 gaps of 10 ms or more, the longest 15.1 ms at 0.020 s",
+        "  1 gap of 10 ms or more, the longest 15.1 ms at 0.020 s",
         "  damage: line 1, outside 1",
-        "  1 events are outside the sensor: training would refuse this file",
+        "  1 event is outside the sensor: training would refuse this file",
     ]
     assert out.rstrip().splitlines()[-1].count(" ") == 18  # of fifty bars
     assert max(map(len, out.splitlines())) <= 80
@@ -93,12 +93,14 @@ def test_what_is_in_a_recording(
     assert told("a.csv")[2].startswith("error: a.csv: the sensor size is missing; begin the file with a line such as")
     assert "or give it: --sensor 346x260 (train: --set sensor=346x260)\n" in told("a.csv")[2]
     assert told("a.csv", "--sensor", "seven")[2].startswith("error: sensor: expected width and height such as 346x260")
-    assert told("a.csv", "--sensor", "7x5", "--out", "a.gif")[2].startswith("error: a.gif: expected a file name")
+    assert told("a.csv", "--sensor", "7x5", "--out", "a.gif")[2] == (
+        "error: a.gif: expected a file name that ends in .png or .svg\n"
+    )
     Path("b.csv").write_text("300,1,2,0\n200,1,2,0\n400,9,2,0\n0.5,1,2,0\n")
     assert told("b.csv", "--sensor", "7x5")[1].splitlines()[:4] == [  # what little there is has a reason
-        "b.csv: 1 events in 0.000 s, sensor of 7 x 5",
+        "b.csv: 1 event in 0.000 s, sensor of 7 x 5",
         "  damage: backwards 1, line 1, outside 1",
-        "  1 events are outside the sensor: training would refuse this file",
+        "  1 event is outside the sensor: training would refuse this file",
         "  too few events to say more",
     ]
     code, out, err = told("a.csv", "none.csv", "--sensor", "7x5")

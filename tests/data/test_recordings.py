@@ -170,7 +170,7 @@ def test_full_cells_are_told(folder: Path) -> None:
             "is not a folder; give one with a sub-folder of recordings per class, with --data or --root",
         ),
         (lambda f: [shutil.rmtree(p) for p in f.iterdir()], "has no sub-folders; expected one with recordings"),
-        (lambda f: (f / "empty").mkdir(), r"empty has no recordings; expected files such as \*\.aedat or"),
+        (lambda f: (f / "empty").mkdir(), r"empty has no recordings; expected files such as \*\.aedat, \*\.aedat4, "),
         (lambda f: [p.unlink() for p in f.glob("*/4*")], "add at least 5 recordings to a class, or folders"),
     ],
 )

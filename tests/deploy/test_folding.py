@@ -123,7 +123,9 @@ def test_a_layer_that_cannot_be_mapped_is_named():
     with pytest.raises(ValueError, match=r"body\.2\.soma1 \(ReLU\)"):
         fold(model)
     for variant in (NoNorm, NeuNorm, StepNorm, UnitAlpha, UnscaledNorm):
-        with pytest.raises(ValueError, match=rf"soma \({variant.__name__}\) have dynamics of their own"):
+        with pytest.raises(
+            ValueError, match=rf"soma \({variant.__name__}\) have dynamics or a normalisation of their own"
+        ):
             fold(build("resnet8", soma=variant))
     model = tiny()
     model.head.pool = AvgPool2d(3, 2, 1, count_include_pad=False)
@@ -345,7 +347,9 @@ def test_other_axes_than_channels_height_and_width_together_are_refused(kind, ar
 def test_a_soma_with_a_threshold_for_every_channel_is_refused():
     soma = ReferenceSoma(3)
     soma.v_th = torch.tensor([0.4, 0.5, 0.6])
-    with pytest.raises(ValueError, match=r"^fold: the neurons of 1 \(ReferenceSoma\) have dynamics of their own"):
+    with pytest.raises(
+        ValueError, match=r"^fold: the neurons of 1 \(ReferenceSoma\) have dynamics or a normalisation of their own"
+    ):
         fold(nn.Sequential(Conv2d(2, 3, 3), soma))
 
 

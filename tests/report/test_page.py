@@ -150,6 +150,8 @@ def diagonal(n: int) -> list[list[int]]:
 
 
 def test_a_confusion_matrix_has_the_names_of_its_classes() -> None:
+    alike = words(svg.heat_map(diagonal(2), ["a long class name, 1", "a long class name, 2"]))
+    assert len({word for word, _ in alike if word != "3"}) == 2, "names that begin alike show their ends"
     short = words(svg.heat_map(diagonal(3), ["a", "bc", "def"]))
     assert [word for word in short if word[0] != "3"] == [(name, False) for name in ("a", "bc", "def")] * 2
     names = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "hand clapping"]

@@ -155,7 +155,7 @@ def test_dynamics_that_folding_does_not_know(place: Path, rheobase: Command) -> 
     for words in (("fold", "other"), ("export", "other", "--to", "nir")):
         code, _, err = rheobase(*words, *both)
         assert (code, err.count("\n")) == (1, 1)
-        assert "error: fold: the neurons of soma1 (Integrator) have dynamics of their own" in err
+        assert "error: fold: the neurons of soma1 (Integrator) have dynamics or a normalisation of their own" in err
     for words in (("eval", "other"), ("report", "other"), ("analyze", "other")):
         code, out, err = rheobase(*words, *both)
         assert code == 0, err

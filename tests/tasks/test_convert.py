@@ -73,6 +73,14 @@ def test_an_exported_file_is_verified_against_the_converted_one(run: Run, file: 
         verify(file, tmp_path / "network.onnx")
 
 
+def test_spikes_of_an_onnx_file_are_refused_without_its_packages(file: Path, tmp_path: Path) -> None:
+    path = tmp_path / "network.onnx"
+    path.touch()
+    for look in (evaluate_run, sweep_network, inspect_file, lambda path: verify(file, path)):
+        with pytest.raises(ValueError, match="does not show its spikes; give the network that it was exported from"):
+            look(path)
+
+
 def test_nir_files_are_simulated(run: Run, tmp_path: Path) -> None:
     pytest.importorskip("nir")
     from rheobase.deploy.formats import nir
@@ -101,10 +109,17 @@ def test_a_report_of_the_file(file: Path) -> None:
     page = render(found)
     assert "calibrated" in page
     assert "accuracy, 50 test images" in page
-    for title in ("Learning", "Gradient flow", "Membrane potentials"):
+    assert f"Converted for T = {found['recipe']['timesteps']}. 50 test images." in page
+    assert f"timesteps, file {file.name}" in page
+    assert "Command, and how the network was converted." in page
+    for title in ("Learning", "Gradient flow", "Membrane potentials", "Reproduce this run"):
         assert title not in page
     for title in ("Accuracy against timesteps", "Confusion matrix", "Firing rates", "Operations and energy"):
         assert title in page
+    folded = render(found | {"environment": {}})  # one that was not converted
+    assert f"Trained at T = {found['recipe']['timesteps']}. 50 test images." in folded
+    assert "{}" not in folded
+    assert "Reproduce this page" in folded
 
 
 def test_the_seed_chooses_the_images() -> None:

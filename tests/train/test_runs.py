@@ -133,7 +133,9 @@ def test_other_normalisations_of_the_same_network() -> None:
     networks = {name: network_for(recipe().changed([f"normalisation={name}"]), info) for name in ("none", "neunorm")}
     assert {type(somas(networks[name])["soma"]) for name in networks} == {NoNorm, NeuNorm}
     for network in networks.values():
-        with pytest.raises(ValueError, match="have dynamics of their own, which a deployed network does not support"):
+        with pytest.raises(
+            ValueError, match=r"normalisation of their own, .*; use Soma \(in a recipe, normalisation=tdbn\)"
+        ):
             fold(network)
     with pytest.raises(ValueError, match=r"^NoNorm replaces the normalisation of a soma, but this network has"):
         network_for(recipe().changed(["normalisation=none", "network=ms_resnet19"]), info)

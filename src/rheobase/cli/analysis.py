@@ -136,6 +136,9 @@ def paper(
     from rheobase.train import choose_device
 
     torch.set_num_threads(1)  # the operations are small: a second thread would mostly wait
+    nearest = next(place for place in (out, *out.parents) if place.exists())
+    if not nearest.is_dir():
+        raise ValueError(f"cannot write to {out}: {nearest} is not a folder; choose another folder with --out")
     conversions = {"ways": methods.split(",") if methods else None, "longest": timesteps, "folder": out}
     for result in _compute(item, list(runs or []), data, images, epochs, choose_device(device), conversions):
         if result.to_come:

@@ -82,7 +82,7 @@ PluginOption = Annotated[
     typer.Option(
         "--plugin",
         metavar="FILE|MODULE",
-        help="Python file or module that registers your own parts.",
+        help="Python file or module that registers your own parts; repeatable.",
         callback=_load_plugins,
     ),
 ]
@@ -172,10 +172,10 @@ def how_far(what: str, parts: str) -> Iterator[Callable[[int, int], None]]:
             live.stop()
 
 
-def target_file(path: Path, kind: str) -> Path:
-    """Return `path` if a file of this kind can be written there. The suffix tells the kind."""
-    if path.suffix != f".{kind}":
-        raise ValueError(f"{path}: expected a file name that ends in .{kind}")
+def target_file(path: Path, *kinds: str) -> Path:
+    """Return `path` if a file of one of these kinds can be written there. The suffix tells the kind."""
+    if path.suffix not in (known := [f".{kind}" for kind in kinds]):
+        raise ValueError(f"{path}: expected a file name that ends in {' or '.join(known)}")
     if path.is_dir() or not path.parent.is_dir():
         raise ValueError(
             f"{path}: {'is a folder' if path.is_dir() else 'its folder does not exist'}; choose another file"

@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rheobase.cli.common import PluginOption, add_command, command_line, console, print_next, table, target_file
+from rheobase.cli.common import (
+    PluginOption,
+    add_command,
+    command_line,
+    console,
+    counted,
+    print_next,
+    table,
+    target_file,
+)
 from rheobase.cli.terminal import one_line
 
 if TYPE_CHECKING:
@@ -89,7 +98,7 @@ def recording(
     from rheobase.data.events.summary import summary
 
     if out is not None:
-        target_file(out, "svg" if out.suffix == ".svg" else "png")
+        target_file(out, "png", "svg")
     size = sensor_of(sensor)
     found: list[tuple[str, Summary]] = []
     for file in files:
@@ -119,18 +128,19 @@ def _print_recording(file: Path, seen: "Summary", gap: float) -> None:
     from rheobase.report.shades import bars, shaded
 
     sensor = f"sensor of {seen.width} x {seen.height}"
-    console.print(f"{one_line(str(file))}: {seen.events} events in {seen.seconds:.3f} s, {sensor}")
+    console.print(f"{one_line(str(file))}: {counted(seen.events, 'event')} in {seen.seconds:.3f} s, {sensor}")
     drawn = seen.events > 1
     if drawn:
         console.print(f"  {seen.rate:.0f} events per second, {max(seen.rates):.0f} in the busiest 1 % of the time")
         console.print(f"  {100 * seen.brighter:.1f} % brighter, {100 - 100 * seen.brighter:.1f} % darker")
         longest = max(seen.gaps, key=lambda pause: pause[1], default=None)
         what = f", the longest {1000 * longest[1]:.4g} ms at {longest[0]:.3f} s" if longest else ""
-        console.print(f"  {len(seen.gaps)} gaps of {gap:g} ms or more{what}")
+        console.print(f"  {counted(len(seen.gaps), 'gap')} of {gap:g} ms or more{what}")
     problems = ", ".join(f"{kind} {count}" for kind, count in sorted(seen.skipped.items()))
     console.print(f"  damage: {problems or 'none'}")
-    if seen.skipped.get("outside"):
-        console.print(f"  {seen.skipped['outside']} events are outside the sensor: training would refuse this file")
+    if outside := seen.skipped.get("outside"):
+        them = f"{counted(outside, 'event')} {'is' if outside == 1 else 'are'} outside the sensor"
+        console.print(f"  {them}: training would refuse this file")
     if not drawn:
         console.print("  too few events to say more\n")
         return

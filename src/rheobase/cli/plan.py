@@ -137,15 +137,10 @@ def _timed(recipe: "Recipe", found: "Times | None", images: int) -> str:
 
     if found is None:
         return f": a step of {images} images does not fit in its memory"
-    parts = [f"{duration(found.step)} per step of {images} images"]
-    if found.epoch is not None and found.recipe is not None:
-        parts += [
-            f"{duration(found.epoch)} per epoch",
-            f"{duration(found.recipe)} for {counted(recipe.epochs, 'epoch')}",
-        ]
-    else:
-        parts += ["give --data for the time of an epoch"]
-    return f", measured in {recipe.precision}: about {', '.join(parts)}"
+    told = f", measured in {recipe.precision}: about {duration(found.step)} per step of {images} images"
+    if found.epoch is None or found.recipe is None:
+        return f"{told}; give --data for the time of an epoch"
+    return f"{told}, {duration(found.epoch)} per epoch, {duration(found.recipe)} for {counted(recipe.epochs, 'epoch')}"
 
 
 def _print_forecast(recipe: "Recipe", forecast: "Forecast", here: str, precision: str, largest_batch: int) -> None:

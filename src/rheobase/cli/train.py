@@ -144,8 +144,8 @@ def train(
     elif go_on and out is None:
         raise ValueError("--continue needs --out, the folder of the run to start or resume")
     elif seeds is not None:
-        if seed is not None:
-            raise ValueError("--seed is for one run, --seeds for several; leave one of them out")
+        if any(change.startswith("seed=") for change in changes):
+            raise ValueError("--seed and --set seed= are for one run, --seeds for several; leave one of them out")
         several = [recipes.get(recipe).changed([*changes, f"seed={s}"]) for s in _distinct(seeds)]
         again = ["train", recipe, *(f"--set={s}" for s in changes), f"--seeds={seeds}"]
         again += [*(["--from", start] if start else []), *(["--keep-best"] if keep_best else [])]

@@ -56,7 +56,7 @@ def _listed(folder: Path, suffixes: Collection[str], what: str, foreign: Collect
         classes[path.name] = sorted(file for suffix in suffixes for file in files[suffix])
         here = Counter({suffix: len(files[suffix]) for suffix in foreign if suffix in files})
         if not classes[path.name]:
-            few = " or ".join(f"*{suffix}" for suffix in sorted(suffixes))
+            few = ", ".join(f"*{suffix}" for suffix in sorted(suffixes))
             found = f", got {_counts(here)}; convert them" if here else ""
             raise ValueError(f"{path} has no {what}; expected files such as {few}{found}")
         unread += here

@@ -203,8 +203,9 @@ def same_neurons(path: str, soma: Soma) -> LIF:
         )
     if not fires_as_lif(soma):
         raise ValueError(
-            f"fold: the neurons of {path} ({type(soma).__name__}) have dynamics of their own, which a deployed "
-            "network does not support; use Soma, or change only the method spike of a ReferenceSoma"
+            f"fold: the neurons of {path} ({type(soma).__name__}) have dynamics or a normalisation of their own, which "
+            "a deployed network does not support; use Soma (in a recipe, normalisation=tdbn), or change only the "
+            "method spike of a ReferenceSoma"
         )
     decay = soma.present_decay()
     if isinstance(decay, Tensor):

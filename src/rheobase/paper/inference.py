@@ -16,7 +16,7 @@ from rheobase.deploy import fold
 from rheobase.models import SpikingNet, build
 from rheobase.paper.result import CPU, Result
 from rheobase.report.charts import Chart
-from rheobase.tasks.open import open_trained, sending_spikes
+from rheobase.tasks.open import open_trained, load_with_spikes
 
 TIMESTEPS = 6
 BATCH = 64  # images, few enough for any memory
@@ -35,7 +35,7 @@ def fig6(*, run: Path | None = None, data: Path | None = None, images: int = 16,
         recipe = opened.recipe
         x, _ = first_images(opened.open_data(data), recipe, images, torch.float32)
         batches = (part.to(device) for part in x.split(BATCH, dim=x.ndim - 4))
-        found[recipe.network] = activity(sending_spikes(opened).float().to(device), batches, recipe.timesteps)
+        found[recipe.network] = activity(load_with_spikes(opened).float().to(device), batches, recipe.timesteps)
         source = f"{x.shape[-4]} test images of {recipe.data}, trained network, T = {recipe.timesteps}"
     else:
         for name, size in (("resnet19", 32), ("resnet34_large", 64)):
@@ -76,7 +76,7 @@ def table6(
         opened = open_trained(run)
         recipe = opened.recipe
         name, timesteps = recipe.network, recipe.timesteps
-        network = sending_spikes(opened).float()
+        network = load_with_spikes(opened).float()
         x, _ = first_images(opened.open_data(data), recipe, images, torch.float32)
         source = f"{x.shape[-4]} test images of {recipe.data}, trained {name}, T = {timesteps}"
     else:

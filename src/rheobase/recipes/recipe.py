@@ -175,8 +175,11 @@ class Recipe:
 
     def _check(self, what: str, names: Iterable[str], good: Callable[[Any], bool]) -> None:
         for name in names:
-            if not (-inf < getattr(self, name) < inf and good(getattr(self, name))):
-                raise ValueError(f"{name}: expected {what}, got {getattr(self, name)}")
+            value = getattr(self, name)
+            if not good(value):
+                raise ValueError(f"{name}: expected {what}, got {value}")
+            if value == inf:
+                raise ValueError(f"{name}: expected a finite number, got {value}")
 
     @classmethod
     def of(cls, settings: Mapping[str, Any], source: object) -> "Recipe":

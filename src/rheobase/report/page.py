@@ -13,23 +13,25 @@ from rheobase.report.layout import section as _section
 
 def render(data: Mapping[str, Any]) -> str:
     """Return the page for the results of `tasks.inspect` on a run, or on a file, which has no epochs."""
-    recipe = data["recipe"]
+    recipe, of_a_run = data["recipe"], data["rows"] is not None
+    made = "Converted for" if data["environment"] and not of_a_run else "Trained at"
     sections = [
-        *([] if data["rows"] is None else [_curves(data["rows"])]),
-        _timesteps(data["accuracy_by_timesteps"], recipe["timesteps"], data["images"]),
+        *([_curves(data["rows"])] if of_a_run else []),
+        _timesteps(data["accuracy_by_timesteps"], f"{made} T = {recipe['timesteps']}.", data["images"]),
         _confusion(data),
         _rates(data["layers"], data["findings"]),
-        *([] if data["rows"] is None else [_gradients(data["gradients"])]),
+        *([_gradients(data["gradients"])] if of_a_run else []),
         _samples(data["samples"], data["classes"]),
         *([_membranes(data["membranes"])] if data["membranes"] else []),
         *_folded(data),
-        _reproduce(data["command"], data["environment"]),
+        _reproduce(data["command"], data["environment"], of_a_run),
     ]
     source = f"{recipe['data']} (simulated recordings)" if data["simulated"] else recipe["data"]
     source += ", tested on held-out training images" if recipe["holdout"] else ""
     return document(
         f"{recipe['name']}: inside a spiking network",
-        f"{recipe['network']} on {source}, {recipe['timesteps']} timesteps, run {data['folder']}",
+        f"{recipe['network']} on {source}, {recipe['timesteps']} timesteps, "
+        f"{'run' if of_a_run else 'file'} {data['folder']}",
         _facts(data),
         sections,
     )
@@ -80,11 +82,11 @@ def _curves(rows: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
-def _timesteps(accuracies: Sequence[float], trained: int, images: int) -> str:
+def _timesteps(accuracies: Sequence[float], made: str, images: int) -> str:
     chart = svg.line_chart(
         {"": (list(range(1, len(accuracies) + 1)), [100 * a for a in accuracies])}, "timesteps", "accuracy, %"
     )
-    return _section("Accuracy against timesteps", f"Trained at T = {trained}. {images} test images.", chart)
+    return _section("Accuracy against timesteps", f"{made} {images} test images.", chart)
 
 
 def _confusion(data: Mapping[str, Any]) -> str:
@@ -198,9 +200,15 @@ def _network(graph: Sequence[Mapping[str, Any]], layers: Sequence[Mapping[str, A
     return _section("Network", note, f'<div class="tall">{svg.network(graph, rates)}</div>')
 
 
-def _reproduce(command: str, environment: Mapping[str, Any]) -> str:
-    body = f"<pre>{escape(command)}</pre><pre>{escape(json.dumps(environment, indent=1))}</pre>"
-    return _section("Reproduce this run", "Command and environment.", body, "wide")
+def _reproduce(command: str, environment: Mapping[str, Any], of_a_run: bool) -> str:
+    """Show how to make the run again. A file does not say how it was trained, only how it was converted."""
+    body = f"<pre>{escape(command)}</pre>"
+    if environment:
+        body += f"<pre>{escape(json.dumps(environment, indent=1))}</pre>"
+    if of_a_run:
+        return _section("Reproduce this run", "Command and environment.", body, "wide")
+    note = "Command, and how the network was converted." if environment else "Command."
+    return _section("Reproduce this page", note, body, "wide")
 
 
 def _count(value: float) -> str:

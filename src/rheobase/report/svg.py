@@ -132,6 +132,8 @@ def histogram(edges: Sequence[float], density: Sequence[float], mark: float, tit
 def heat_map(matrix: Sequence[Sequence[int]], labels: Sequence[str]) -> str:
     """Draw a confusion matrix: rows are classes, columns predicted ones. Of many, only some have room for a name."""
     names = [label if len(label) <= NAME else f"{label[: NAME - 1]}\u2026" for label in labels]
+    if len(set(names)) < len(set(labels)):  # long names that begin alike
+        names = [_end(label) for label in labels]
     top, n = 4, len(labels)
     side = SQUARE / n
     left = (WIDTH - SQUARE + LETTER * max(map(len, names))) / 2
@@ -231,7 +233,7 @@ def short(name: str) -> str:
 
 
 def _end(name: str) -> str:
-    """Return the end of a long name, which is what tells layers apart."""
+    """Return the end of a long name, which is what tells layers apart, and names that begin alike."""
     return name if len(name) <= NAME else f"\u2026{name[1 - NAME :]}"
 
 

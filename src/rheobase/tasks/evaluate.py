@@ -10,7 +10,7 @@ from rheobase import plugins
 from rheobase.data import Dataset
 from rheobase.data.feed import Feed
 from rheobase.deploy.quantize import Tell, silent
-from rheobase.tasks.open import about, as_run, input_dtype, open_file, open_run, ready, showing_spikes
+from rheobase.tasks.open import about, as_run, input_dtype, open_run, open_with_spikes, ready
 from rheobase.train import Evaluation, choose_device, evaluate
 from rheobase.train.runs import Run, load_network, open_data
 from rheobase.train.step import DTYPES, for_device
@@ -38,7 +38,7 @@ def evaluate_run(
         loader, loss = found.parts.data, found.parts.loss
         network, dtype = load_network(found), DTYPES.get(recipe.precision, torch.float32)
     else:
-        deployed = showing_spikes(open_file(found), source)
+        deployed = open_with_spikes(found, source)
         stated, owner = about(deployed, found), found
         recipe, record = as_run(stated.recipe, deployed, where), stated.data
         network, dtype = deployed, input_dtype(deployed)

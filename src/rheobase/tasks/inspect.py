@@ -26,7 +26,7 @@ from rheobase.models import MSBlock, SEWBlock, SEWBottleneck, SpikingNet
 from rheobase.nn import ReferenceSoma, Soma, somas, watched
 from rheobase.recipes import Recipe
 from rheobase.tasks.gradients import GradientNorms, gradient_norms, inner_layers
-from rheobase.tasks.open import about, input_dtype, open_dataset, open_file, sending_spikes, showing_spikes
+from rheobase.tasks.open import about, input_dtype, load_with_spikes, open_dataset, open_with_spikes
 from rheobase.tasks.wiring import wiring
 from rheobase.train.runs import Run
 
@@ -35,7 +35,7 @@ BATCH, FEW, SAMPLES, NEURONS = 32, 8, 6, 8
 
 def inspect_run(run: Run, *, data: Path | None = None, images: int = 360) -> dict[str, Any]:
     """Measure the trained network of a run on its first test images."""
-    recipe, network = run.recipe, sending_spikes(run).float()
+    recipe, network = run.recipe, load_with_spikes(run).float()
     dataset = run.open_data(data)
     x, labels = first_images(dataset, recipe, images, torch.float32)
     few, exact = _first(x, FEW), replace(recipe, precision="fp32")
@@ -54,7 +54,7 @@ def inspect_run(run: Run, *, data: Path | None = None, images: int = 360) -> dic
 
 def inspect_file(path: Path, *, data: Path | None = None, images: int = 360) -> dict[str, Any]:
     """Measure a deployed network, which has neither epochs nor gradients, on its first test images."""
-    network = showing_spikes(open_file(path), path)
+    network = open_with_spikes(path, path)
     stated = about(network, path)
     recipe = replace(stated.recipe, precision="fp32")
     x, labels = first_images(open_dataset(path, stated, data), recipe, images, input_dtype(network))

@@ -72,7 +72,7 @@ def folded(run: Run) -> tuple[nn.Module, Network]:
     return model, network
 
 
-def sending_spikes(run: Run) -> nn.Module:
+def load_with_spikes(run: Run) -> nn.Module:
     """Return the trained network of a run. Raise a ValueError if the outputs of its layers are not spikes."""
     network = load_network(run)
     if any(isinstance(soma, ReluSoma) for soma in somas(network).values()):
@@ -114,8 +114,9 @@ def open_file(path: Path) -> Network | onnx.Session:
     return formats.of_file(path).load(path)
 
 
-def showing_spikes(network: Network | onnx.Session, source: object) -> Network:
-    """Return the network of `source`. Raise a ValueError for an ONNX file, which does not show its spikes."""
+def open_with_spikes(path: Path, source: object) -> Network:
+    """Return the network in a file. Raise a ValueError for an ONNX file, which does not show its spikes."""
+    network = None if path.suffix == onnx.SUFFIX else open_file(path)  # it is refused without its packages, too
     if not isinstance(network, Network):
         raise ValueError(f"{source} does not show its spikes; give the network that it was exported from")
     return network

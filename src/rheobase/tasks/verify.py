@@ -18,7 +18,7 @@ from rheobase.deploy.network import Network
 from rheobase.deploy.quantize import Tell, silent
 from rheobase.deploy.simulate import simulate
 from rheobase.functional import readout
-from rheobase.tasks.open import About, about, open_dataset, open_file, showing_spikes
+from rheobase.tasks.open import About, about, open_dataset, open_file, open_with_spikes
 from rheobase.train.runs import Run, load_network
 from rheobase.train.switches import cudnn
 
@@ -147,7 +147,7 @@ def verify(
         _refuse_converted(path, network)
         model, own_about = load_network(source), About(source.recipe, source.data)
     else:
-        model = showing_spikes(open_file(source), source)
+        model = open_with_spikes(source, source)
         own_about = about(model, source)
     recipe = own_about.recipe
     timesteps = recipe.timesteps

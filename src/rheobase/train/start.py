@@ -98,6 +98,11 @@ class ConvertedStart:
         """Open the file of a converted network."""
         from rheobase.deploy.formats import native  # here, as it imports the other formats too
 
+        if path.suffix != native.SUFFIX:
+            raise ValueError(
+                f"{path} is not a file from `rheobase convert`, whose name ends in {native.SUFFIX}; "
+                "give one, or the folder of a run"
+            )
         network = native.load(path)
         if "converted" not in network.info:
             raise ValueError(f"{path} is a deployed network, which cannot be trained; start from its run")

@@ -39,5 +39,5 @@ INFO = """
 
 
 def test_a_suffix_that_nobody_has(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"expected a file that ends in \.safetensors or \.nir or \.onnx$"):
+    with pytest.raises(ValueError, match=r"expected a file that ends in one of \.safetensors, \.nir, \.onnx$"):
         formats.of_file(tmp_path / "network.h5")

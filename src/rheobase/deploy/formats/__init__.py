@@ -25,5 +25,5 @@ def of_file(path: Path) -> Any:
     """Return the module of the format of a file, by its suffix."""
     known = {found.SUFFIX: found for found in map(module, names())}
     if path.suffix not in known:
-        raise ValueError(f"{path}: expected a file that ends in {' or '.join(known)}")
+        raise ValueError(f"{path}: expected a file that ends in one of {', '.join(known)}")
     return known[path.suffix]
