@@ -16,7 +16,7 @@ from rheobase.deploy import fold
 from rheobase.models import SpikingNet, build
 from rheobase.paper.result import CPU, Result
 from rheobase.report.charts import Chart
-from rheobase.tasks.open import open_trained, load_with_spikes
+from rheobase.tasks.open import load_with_spikes, open_trained
 
 TIMESTEPS = 6
 BATCH = 64  # images, few enough for any memory
