@@ -159,6 +159,12 @@ def test_after_a_relu_network_comes_its_conversion(here: Here, neuron: str, meth
     assert f"wrote run/{method}-t32.safetensors" in output
 
 
+def test_a_run_is_no_recipe(here: Here) -> None:
+    made(here.folder / "run", accuracies=[0.5])
+    said = "error: run is a run, not a recipe; give it with --resume, or with --from and a recipe\n"
+    assert here("train", "run") == (1, "", said)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -348,6 +348,12 @@ def test_bad_folders_are_one_sentence(images: Path, tmp_path: Path) -> None:
         data.load("folder", images, size=8)
 
 
+def test_what_macos_adds_to_zip_archives_is_no_class(images: Path) -> None:
+    (images / "__MACOSX" / "dark").mkdir(parents=True)
+    (images / "__MACOSX" / "dark" / "._00.bmp").touch()
+    assert data.load("folder", images, size=8).info.classes == ("dark", "light")
+
+
 def test_pictures_of_a_phone_that_are_not_read_are_counted(images: Path, tmp_path: Path) -> None:
     for name in ("dark/a.HEIC", "dark/b.heic", "light/c.dng", "light/notes.txt", "light/._d.heic"):
         (images / name).touch()

@@ -48,7 +48,8 @@ def flat(classes: Classes) -> tuple[list[Path], list[int]]:
 
 def _listed(folder: Path, suffixes: Collection[str], what: str, foreign: Collection[str]) -> Classes:
     classes, unread = {}, Counter[str]()
-    for path in sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith(".")):
+    hidden = (".", "__MACOSX")  # macOS adds the latter to zip archives
+    for path in sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith(hidden)):
         files = defaultdict[str, list[Path]](list)
         for file in path.iterdir():
             if not file.name.startswith("."):
