@@ -144,7 +144,7 @@ def test_a_neuron_of_ones_own_has_a_rate(tmp_path: Path) -> None:
     (row,) = compare([tmp_path]).rows
     assert row.joule is None
     assert row.firing_rate is not None
-    assert "dynamics of their own" in str(row.runs[0].not_known)
+    assert "dynamics or a normalisation of their own" in str(row.runs[0].not_known)
 
 
 def test_without_its_plugin_a_run_has_its_accuracy(tmp_path: Path) -> None:
