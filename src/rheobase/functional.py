@@ -33,7 +33,7 @@ Moments = tuple[Tensor, Tensor]  # mean and biased variance, each [n, C] for n b
 
 
 # Surrogates: the derivative of a spike with respect to u, at the distance d = u - v_th. All have area 1 and height
-# 1/width; a rectangle of this height is `width` wide. `kernels.cpu` and `kernels.triton_kernels` define the same ones.
+# 1/width; a rectangle of this height is `width` wide. `kernels.cpu` and `kernels.triton_neurons` define the same ones.
 
 
 def rectangle(d: Tensor, width: float) -> Tensor:

@@ -15,7 +15,7 @@ from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
 
 from rheobase.kernels import triton as launchers
-from rheobase.kernels import triton_kernels, triton_qcfs
+from rheobase.kernels import triton_kernels, triton_qcfs, triton_statistics
 from rheobase.kernels.bare import BareNeurons
 from rheobase.kernels.fused import Constants, Neurons
 
@@ -82,7 +82,7 @@ class Compile:
 
 
 def main(architectures: list[int]) -> None:
-    for module in (triton_kernels, triton_qcfs):
+    for module in (triton_kernels, triton_qcfs, triton_statistics):
         for name, value in list(vars(module).items()):
             if isinstance(value, JITFunction) and name.endswith("_kernel"):
                 setattr(module, name, Compile(value, architectures))

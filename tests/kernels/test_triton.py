@@ -98,12 +98,13 @@ def test_a_decay_that_learns_needs_no_other_kernels(
     triton_device: str, monkeypatch: pytest.MonkeyPatch, neuron: dict[str, Any], same: bool
 ) -> None:
     """Other values of a learnt decay launch the same kernels; other values of a fixed one do not."""
-    from rheobase.kernels import triton_kernels
+    from rheobase.kernels import triton_kernels, triton_statistics
 
     launches: list[Any] = []
-    for name, kernel in list(vars(triton_kernels).items()):
-        if name.endswith("_kernel"):
-            monkeypatch.setattr(triton_kernels, name, Recorded(kernel, launches))
+    for module in (triton_kernels, triton_statistics):
+        for name, kernel in list(vars(module).items()):
+            if name.endswith("_kernel"):
+                monkeypatch.setattr(module, name, Recorded(kernel, launches))
     monkeypatch.setattr(kernels, "fire", partial(kernels.fire, backend="triton"))
     found = []
     for decay in (0.3, 0.6):

@@ -12,6 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from rheobase.kernels import triton_kernels as kernels
+from rheobase.kernels import triton_statistics
 from rheobase.kernels.bare import BareNeurons
 from rheobase.kernels.fused import Neurons, are_bits, is_static, one_step_if_static, sums_rows
 from rheobase.kernels.launching import on_grid
@@ -147,12 +148,12 @@ def statistics(xs: list[Tensor]) -> Tensor:
         grid = layout.grid("statistics")
         partial = torch.empty(grid[0], 2, layout.channels, dtype=dtype, device=x.device)
         shifts = torch.empty(layout.channels, dtype=dtype, device=x.device)
-        on_grid(kernels.statistics_kernel, grid)(
+        on_grid(triton_statistics.statistics_kernel, grid)(
             x, partial, shifts, layout.rows, layout.channels, x.stride(0), layout.stride_n, layout.stride_c,
             T=steps, SEGMENT=_segment(steps), PIXELS=layout.pixels, PER_BYTE=_per_byte(x, steps),
             ACC=_accumulator(dtype), **tile,
         )  # fmt: skip
-        on_grid(kernels.join_statistics_kernel, (triton.cdiv(layout.channels, 4),))(
+        on_grid(triton_statistics.join_statistics_kernel, (triton.cdiv(layout.channels, 4),))(
             partial, shifts, found[branch], found[n + branch], found[2 * n],
             layout.rows, layout.channels, steps, xs[0].shape[0] // steps, grid[0],
             ACC=_accumulator(dtype), ROWS=tile["ROWS"], PROGRAMS=triton.next_power_of_2(grid[0]), CHANNELS=4,
@@ -165,7 +166,7 @@ def statistics(xs: list[Tensor]) -> Tensor:
 def join(everyone: Tensor) -> Tensor:
     members, rows, channels = everyone.shape
     found = torch.empty_like(everyone[0])
-    on_grid(kernels.join_members_kernel, (triton.cdiv(channels, 128), rows // 2))(
+    on_grid(triton_statistics.join_members_kernel, (triton.cdiv(channels, 128), rows // 2))(
         everyone, found, members, channels, BRANCHES=rows // 2, CHANNELS=128, num_warps=4
     )
     return found

@@ -1,4 +1,4 @@
-"""The four steps of the fused soma as Triton kernels, for one and two branches, and bare neurons.
+"""The fused soma, forward and backward, as Triton kernels for one and two branches; bare neurons; packed spikes.
 
 One step of a sequence is seen as rows x channels: with channels last a row is a pixel of an image, otherwise (a row of)
 P adjacent pixels share a channel. A program owns a tile of ROWS x CHANNELS neurons through all T steps, so the membrane
@@ -14,254 +14,20 @@ again, segment by segment, from the potential before each one: those of a long s
 import triton
 import triton.language as tl
 
-
-@triton.jit
-def _offsets(row, column, rows, channels, stride_n, stride_c, PIXELS: tl.constexpr):
-    """Where a tile of one step lies: offsets and the mask of what exists, both [ROWS, CHANNELS]."""
-    n = (row // PIXELS).to(tl.int64) * stride_n + row % PIXELS
-    return n[:, None] + column[None, :] * stride_c, (row < rows)[:, None] & (column < channels)[None, :]
-
-
-@triton.jit
-def _coefficients(weight, bias, mean, var, branch, channel, channels, K: tl.constexpr, EPS: tl.constexpr):
-    """tdBN of one branch as x * scale + shift; mean and 1 / sqrt(var + eps) beside it."""
-    at = branch * channels + channel
-    mask = channel < channels
-    mean = tl.load(mean + at, mask, other=0)
-    rstd = tl.rsqrt(tl.load(var + at, mask, other=1) + EPS)
-    scale = tl.load(weight + at, mask, other=0) * K * rstd
-    return scale, tl.load(bias + at, mask, other=0) - mean * scale, mean, rstd
-
-
-@triton.jit
-def _channels_of_tile(column, ROWS: tl.constexpr):
-    """The channel of every element [ROWS, CHANNELS] of a tile.
-
-    With it, each thread loads the values of its own channels. One load per channel would be less, but would have to be
-    passed on between threads, through barriers.
-    """
-    return tl.broadcast_to(column[None, :], (ROWS, column.shape[0]))
-
-
-@triton.jit
-def _load_step(x, t, stride_t, at, mask, T: tl.constexpr, SEGMENT: tl.constexpr):
-    """The tile at step t; zeros after the end, which the last segment may reach."""
-    if T % SEGMENT != 0:
-        mask = mask & (t < T)
-    return tl.load(x + t * tl.cast(stride_t, tl.int64) + at, mask, other=0)
-
-
-@triton.jit
-def _store_step(x, t, stride_t, at, value, mask, T: tl.constexpr, SEGMENT: tl.constexpr):
-    if T % SEGMENT != 0:
-        mask = mask & (t < T)
-    tl.store(x + t * tl.cast(stride_t, tl.int64) + at, value.to(x.dtype.element_ty), mask)
-
-
-@triton.jit
-def _load_bits(bits, row, column, rows, channels, mask, PER_BYTE: tl.constexpr):
-    """The packed spikes of a tile: bit t * PER_BYTE of every element is that of step t (`packing.neurons_per_byte`)."""
-    sharing = rows // PER_BYTE
-    at = (row % sharing).to(tl.int64)[:, None] * channels + column[None, :]
-    return tl.load(bits + at, mask, other=0).to(tl.int32) >> (row // sharing)[:, None]
-
-
-@triton.jit
-def _spike(bits, t, PER_BYTE: tl.constexpr):
-    return tl.where((bits >> (t * PER_BYTE)) & 1 != 0, 1.0, 0.0)
-
-
-@triton.jit
-def _learnt_decay(decays, channel, channels, otherwise):
-    """The decay of every channel if it is learnt, else a value that is not used."""
-    decay = otherwise
-    if decays is not None:
-        decay = tl.load(decays + channel, channel < channels, other=0)
-    return decay
-
-
-@triton.jit
-def _decayed(v, decay, DECAY: tl.constexpr, LEARNT: tl.constexpr):
-    """A fixed decay is a compile-time constant. A learnt decay must not be, or every step would compile a kernel."""
-    return decay * v if LEARNT else DECAY * v
-
-
-@triton.jit
-def _potential(
-    v, a, b, scale1, scale2, shift, decay, BRANCHES: tl.constexpr, DECAY: tl.constexpr, LEARNT: tl.constexpr
-):
-    """u[t] from the potential v that the step before left and the inputs a, b of the branches."""
-    u = _decayed(v, decay, DECAY, LEARNT) + (a.to(v.dtype) * scale1 + shift)
-    if BRANCHES == 2:
-        u += b.to(v.dtype) * scale2
-    return u
-
-
-@triton.jit
-def _after_reset(u, fired, V_TH: tl.constexpr, SOFT: tl.constexpr):
-    return tl.where(fired, u - V_TH, u) if SOFT else tl.where(fired, 0.0, u)
-
-
-# The surrogates at the distance d = u - v_th, times their width (`functional` has the law).
-
-
-@triton.jit
-def rectangle(d, WIDTH: tl.constexpr):
-    return tl.abs(d) < WIDTH / 2
-
-
-@triton.jit
-def triangle(d, WIDTH: tl.constexpr):
-    return tl.maximum(1 - tl.abs(d) * (1 / WIDTH), 0.0)
-
-
-@triton.jit
-def sigmoid(d, WIDTH: tl.constexpr):
-    e = tl.exp(tl.abs(d) * (-4 / WIDTH))
-    return 4 * e / ((1 + e) * (1 + e))
-
-
-@triton.jit
-def atan(d, WIDTH: tl.constexpr):
-    z = d * (3.141592653589793 / WIDTH)
-    return 1 / (1 + z * z)
-
-
-@triton.jit
-def _surrogate(d, SURROGATE: tl.constexpr, WIDTH: tl.constexpr):
-    if SURROGATE == "rectangle":
-        slope = rectangle(d, WIDTH)
-    elif SURROGATE == "triangle":
-        slope = triangle(d, WIDTH)
-    elif SURROGATE == "sigmoid":
-        slope = sigmoid(d, WIDTH)
-    else:
-        tl.static_assert(SURROGATE == "atan")
-        slope = atan(d, WIDTH)
-    return slope  # at the end, because after a return in a branch the compiler continues with what follows
-
-
-@triton.jit
-def _through_neuron(
-    grad, dv, u, SURROGATE: tl.constexpr, WIDTH: tl.constexpr, V_TH: tl.constexpr, SOFT: tl.constexpr,
-    RESET_GRADIENT: tl.constexpr,
-):  # fmt: skip
-    """The gradient of u, from those of its spike and of the potential v that its step leaves (Eq. 14-15, 18)."""
-    slope = _surrogate(u - V_TH, SURROGATE, WIDTH)
-    grad = grad.to(u.dtype)
-    if RESET_GRADIENT:
-        grad -= dv * V_TH if SOFT else dv * u
-    if SURROGATE == "rectangle":  # a window, which selects
-        du = tl.where(slope, grad / WIDTH, 0.0)
-    else:
-        du = grad * (slope * (1 / WIDTH))
-    return du + (dv if SOFT else tl.where(u > V_TH, 0.0, dv))
-
-
-@triton.jit
-def statistics_kernel(
-    x, partial, shifts, rows, channels, stride_t, stride_n, stride_c,
-    T: tl.constexpr, SEGMENT: tl.constexpr, PIXELS: tl.constexpr, PER_BYTE: tl.constexpr, ACC: tl.constexpr,
-    ROWS: tl.constexpr, CHANNELS: tl.constexpr,
-):  # fmt: skip
-    """Mean and squared deviations of one program's tiles, about the mean of the first tile: no cancellation.
-
-    If PER_BYTE is not 0, x are packed spikes.
-    """
-    tiles = tl.cdiv(rows, ROWS)
-    column = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
-    row = tl.arange(0, ROWS)
-    at, mask = _offsets(row, column, rows, channels, stride_n, stride_c, PIXELS)
-    if PER_BYTE > 0:
-        first = _spike(_load_bits(x, row, column, rows, channels, mask, PER_BYTE), 0, PER_BYTE)
-    else:
-        first = tl.load(x + at, mask, other=0)
-    shift = tl.sum(first.to(ACC), 0) / tl.minimum(ROWS, rows)
-    total = tl.zeros((ROWS, CHANNELS), ACC)
-    squares = tl.zeros((ROWS, CHANNELS), ACC)
-    for taken in range(tl.program_id(0), tiles, tl.num_programs(0)):
-        row = (tiles - 1 - taken) * ROWS + tl.arange(0, ROWS)
-        at, mask = _offsets(row, column, rows, channels, stride_n, stride_c, PIXELS)
-        if PER_BYTE > 0:
-            bits = _load_bits(x, row, column, rows, channels, mask, PER_BYTE)
-        for start in range(0, T, SEGMENT):
-            for i in tl.static_range(SEGMENT):
-                present = mask if T % SEGMENT == 0 else mask & (start + i < T)
-                if PER_BYTE > 0:
-                    value = _spike(bits, start + i, PER_BYTE)
-                else:
-                    value = _load_step(x, start + i, stride_t, at, mask, T, SEGMENT)
-                centred = value.to(ACC) - shift
-                centred = tl.where(present, centred, 0.0)
-                total += centred
-                squares += centred * centred
-    count = T * _rows_of_program(tl.program_id(0), tl.num_programs(0), rows, ROWS)
-    offset = tl.sum(total, 0) / count
-    deviations = tl.sum(squares, 0) - tl.sum(total, 0) * offset
-    out = partial + tl.program_id(0) * 2 * channels + column
-    tl.store(out, offset, column < channels)
-    tl.store(out + channels, tl.maximum(deviations, 0.0), column < channels)
-    if tl.program_id(0) == 0:
-        tl.store(shifts + column, shift, column < channels)
-
-
-@triton.jit
-def _rows_of_program(program, programs, rows, ROWS: tl.constexpr):
-    """How many rows the tiles of a program hold; the first program has the last tile, which may be incomplete."""
-    tiles = tl.cdiv(rows, ROWS)
-    return tl.cdiv(tiles - program, programs) * ROWS - tl.where(program == 0, tiles * ROWS - rows, 0)
-
-
-@triton.jit
-def join_statistics_kernel(
-    partial, shifts, mean, var, number, rows, channels, steps, repeats, programs,
-    ACC: tl.constexpr, ROWS: tl.constexpr, PROGRAMS: tl.constexpr, CHANNELS: tl.constexpr,
-):  # fmt: skip
-    """Join the programs' means (relative to the shift) and squared deviations (Chan et al. 1979).
-
-    The number of values counts a static input at all steps that it is repeated.
-    """
-    column = tl.program_id(0) * CHANNELS + tl.arange(0, CHANNELS)
-    existing = column < channels
-    i = tl.arange(0, PROGRAMS)
-    mask = (i < programs)[:, None] & existing[None, :]
-    at = partial + (i * 2 * channels)[:, None] + column[None, :]
-    count = tl.where(i < programs, steps * _rows_of_program(i, programs, rows, ROWS), 0).to(ACC)[:, None]
-    offset = tl.load(at, mask, other=0)
-    total = tl.sum(count, 0)
-    joined = tl.sum(offset * count, 0) / total
-    spread = tl.load(at + channels, mask, other=0) + count * (offset - joined[None, :]) * (offset - joined[None, :])
-    tl.store(mean + column, tl.load(shifts + column, existing, other=0) + joined, existing)
-    tl.store(var + column, tl.sum(tl.where(mask, spread, 0.0), 0) / total, existing)
-    tl.store(number + column, tl.zeros((CHANNELS,), ACC) + total * repeats, existing)
-
-
-@triton.jit
-def join_members_kernel(everyone, joined, members, channels, BRANCHES: tl.constexpr, CHANNELS: tl.constexpr):
-    """Statistics of all members of a process group as one: `group.joined`, for one branch and a block of channels."""
-    column = tl.program_id(0) * CHANNELS + tl.arange(0, CHANNELS)
-    branch = tl.program_id(1)
-    existing = column < channels
-    size = (2 * BRANCHES + 1) * channels
-    means = everyone + branch * channels + column
-    variances = means + BRANCHES * channels
-    numbers = everyone + 2 * BRANCHES * channels + column
-    total = tl.zeros((CHANNELS,), everyone.dtype.element_ty)
-    mean = tl.zeros((CHANNELS,), everyone.dtype.element_ty)
-    for member in range(members):
-        number = tl.load(numbers + member * size, existing, other=1)
-        total += number
-        mean += number * tl.load(means + member * size, existing, other=0)
-    mean /= total
-    spread = tl.zeros((CHANNELS,), everyone.dtype.element_ty)
-    for member in range(members):
-        deviation = tl.load(means + member * size, existing, other=0) - mean
-        number = tl.load(numbers + member * size, existing, other=1)
-        spread += number * (tl.load(variances + member * size, existing, other=0) + deviation * deviation)
-    out = joined + branch * channels + column
-    tl.store(out, mean, existing)
-    tl.store(out + BRANCHES * channels, spread / total, existing)
-    tl.store(joined + 2 * BRANCHES * channels + column, 1 / total, existing)
+from rheobase.kernels.triton_neurons import (
+    after_reset,
+    channels_of_tile,
+    coefficients,
+    decayed,
+    learnt_decay,
+    load_bits,
+    load_step,
+    offsets,
+    potential,
+    spike_of,
+    store_step,
+    through_neuron,
+)
 
 
 @triton.jit
@@ -277,18 +43,18 @@ def forward_kernel(
     A program takes the SHARING tiles whose neurons share bytes. If there are several, all steps are one segment.
     """
     column = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
-    scale1, shift, _, _ = _coefficients(weight, bias, mean, var, 0, column, channels, K, EPS)
+    scale1, shift, _, _ = coefficients(weight, bias, mean, var, 0, column, channels, K, EPS)
     scale2 = scale1
     if BRANCHES == 2:
-        scale2, shift2, _, _ = _coefficients(weight, bias, mean, var, 1, column, channels, K, EPS)
+        scale2, shift2, _, _ = coefficients(weight, bias, mean, var, 1, column, channels, K, EPS)
         shift += shift2
-    decay = _learnt_decay(decays, column, channels, scale1)
+    decay = learnt_decay(decays, column, channels, scale1)
     apart = rows // SHARING
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     mask = (row < apart)[:, None] & (column < channels)[None, :]
     ats = ()
     for tile in tl.static_range(SHARING):
-        at, _ = _offsets(row + tile * apart, column, rows, channels, stride_n, stride_c, PIXELS)
+        at, _ = offsets(row + tile * apart, column, rows, channels, stride_n, stride_c, PIXELS)
         ats = ats + (at,)
     fired_at = tl.zeros((ROWS, CHANNELS), tl.int32)
     v = tl.zeros((ROWS, CHANNELS), ACC)
@@ -300,11 +66,11 @@ def forward_kernel(
         for tile in tl.static_range(SHARING):
             here = ats[tile]
             for i in tl.static_range(SEGMENT):
-                first_inputs = first_inputs + (_load_step(x1, start + i, x1_stride_t, here, mask, T, SEGMENT),)
+                first_inputs = first_inputs + (load_step(x1, start + i, x1_stride_t, here, mask, T, SEGMENT),)
                 if PACKED:
-                    second_inputs = second_inputs + (_spike(second_bits >> tile, i, SHARING),)
+                    second_inputs = second_inputs + (spike_of(second_bits >> tile, i, SHARING),)
                 elif BRANCHES == 2:
-                    second_inputs = second_inputs + (_load_step(x2, start + i, x2_stride_t, here, mask, T, SEGMENT),)
+                    second_inputs = second_inputs + (load_step(x2, start + i, x2_stride_t, here, mask, T, SEGMENT),)
         for tile in tl.static_range(SHARING):
             here = ats[tile]
             if tile > 0:
@@ -312,12 +78,12 @@ def forward_kernel(
             for i in tl.static_range(SEGMENT):
                 a = first_inputs[tile * SEGMENT + i]
                 b = second_inputs[tile * SEGMENT + i] if BRANCHES == 2 else a
-                u = _potential(v, a, b, scale1, scale2, shift, decay, BRANCHES, DECAY, LEARNT)
+                u = potential(v, a, b, scale1, scale2, shift, decay, BRANCHES, DECAY, LEARNT)
                 fired = u > V_TH
-                _store_step(spikes, start + i, stride_t, here, tl.where(fired, 1.0, 0.0), mask, T, SEGMENT)
+                store_step(spikes, start + i, stride_t, here, tl.where(fired, 1.0, 0.0), mask, T, SEGMENT)
                 if bits is not None:
                     fired_at |= tl.where(fired, 1 << (i * SHARING + tile), 0)
-                v = _after_reset(u, fired, V_TH, SOFT)
+                v = after_reset(u, fired, V_TH, SOFT)
     if bits is not None:
         tl.store(bits + ats[0], fired_at.to(tl.uint8), mask)
 
@@ -341,7 +107,7 @@ def integrate_kernel(
     """Bare neurons. Potentials are any numbers where ONE is 0.0, else multiples of 1 / ONE."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     column = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
-    at, mask = _offsets(row, column, rows, channels, stride_n, stride_c, PIXELS)
+    at, mask = offsets(row, column, rows, channels, stride_n, stride_c, PIXELS)
     nothing = tl.zeros((CHANNELS,), ACC)
     factor1 = _per_channel(scale1, column, channels, nothing + 1, ACC)
     factor2 = _per_channel(scale2, column, channels, nothing + 1, ACC)
@@ -356,19 +122,19 @@ def integrate_kernel(
         first_inputs = ()
         second_inputs = ()
         for i in tl.static_range(SEGMENT):
-            first_inputs = first_inputs + (_load_step(x1, start + i, x1_stride_t, at, mask, T, SEGMENT),)
+            first_inputs = first_inputs + (load_step(x1, start + i, x1_stride_t, at, mask, T, SEGMENT),)
             if BRANCHES == 2:
-                second_inputs = second_inputs + (_load_step(x2, start + i, x2_stride_t, at, mask, T, SEGMENT),)
+                second_inputs = second_inputs + (load_step(x2, start + i, x2_stride_t, at, mask, T, SEGMENT),)
         for i in tl.static_range(SEGMENT):
             current = first_inputs[i].to(ACC) * factor1 + shift
             if BRANCHES == 2:
                 current += second_inputs[i].to(ACC) * factor2
-            v = _decayed(v, decay, DECAY, decays is not None)
+            v = decayed(v, decay, DECAY, decays is not None)
             if ONE > 0:
                 v = tl.floor(v * ONE) / ONE
             u = v + current
             fired = u > threshold
-            _store_step(spikes, start + i, stride_t, at, tl.where(fired, 1.0, 0.0), mask, T, SEGMENT)
+            store_step(spikes, start + i, stride_t, at, tl.where(fired, 1.0, 0.0), mask, T, SEGMENT)
             v = tl.where(fired, u - lost, u) if SOFT else tl.where(fired, 0.0, u)
 
 
@@ -388,14 +154,14 @@ def backward_kernel(
     """
     tiles = tl.cdiv(rows, ROWS)
     column = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
-    channel = _channels_of_tile(column, ROWS)
+    channel = channels_of_tile(column, ROWS)
     existing = channel < channels
-    scale1, shift, mean1, rstd1 = _coefficients(weight, bias, mean, var, 0, channel, channels, K, EPS)
+    scale1, shift, mean1, rstd1 = coefficients(weight, bias, mean, var, 0, channel, channels, K, EPS)
     scale2, mean2, rstd2 = scale1, mean1, rstd1
     if BRANCHES == 2:
-        scale2, shift2, mean2, rstd2 = _coefficients(weight, bias, mean, var, 1, channel, channels, K, EPS)
+        scale2, shift2, mean2, rstd2 = coefficients(weight, bias, mean, var, 1, channel, channels, K, EPS)
         shift += shift2
-    decay = _learnt_decay(decays, channel, channels, scale1)
+    decay = learnt_decay(decays, channel, channels, scale1)
     if SUMS:
         sum_decay = tl.zeros((ROWS, CHANNELS), ACC)
         sum_du = tl.zeros((ROWS, CHANNELS), ACC)
@@ -419,17 +185,17 @@ def backward_kernel(
     for turn in range(0 if ALONE else program, 1 if ALONE else tiles, 1 if ALONE else tl.num_programs(0)):
         taken = program if ALONE else turn
         row = (tiles - 1 - taken if SUMS else taken) * ROWS + tl.arange(0, ROWS)
-        at, mask = _offsets(row, column, rows, channels, stride_n, stride_c, PIXELS)
+        at, mask = offsets(row, column, rows, channels, stride_n, stride_c, PIXELS)
         if PER_BYTE > 0:
-            second_bits = _load_bits(x2, row, column, rows, channels, mask, PER_BYTE)
+            second_bits = load_bits(x2, row, column, rows, channels, mask, PER_BYTE)
         v = tl.zeros((ROWS, CHANNELS), ACC)
         if SEGMENTS > 1:
             for segment in range(SEGMENTS - 1):
                 for i in tl.static_range(SEGMENT):
-                    a = _load_step(x1, segment * SEGMENT + i, x1_stride_t, at, mask, T, SEGMENT)
-                    b = _load_step(x2, segment * SEGMENT + i, x2_stride_t, at, mask, T, SEGMENT) if BRANCHES == 2 else a
-                    u = _potential(v, a, b, scale1, scale2, shift, decay, BRANCHES, DECAY, LEARNT)
-                    v = _after_reset(u, u > V_TH, V_TH, SOFT)
+                    a = load_step(x1, segment * SEGMENT + i, x1_stride_t, at, mask, T, SEGMENT)
+                    b = load_step(x2, segment * SEGMENT + i, x2_stride_t, at, mask, T, SEGMENT) if BRANCHES == 2 else a
+                    u = potential(v, a, b, scale1, scale2, shift, decay, BRANCHES, DECAY, LEARNT)
+                    v = after_reset(u, u > V_TH, V_TH, SOFT)
                 tl.store(starts + segment * tl.cast(starts_stride, tl.int64) + at, v, mask)
         dv = tl.zeros((ROWS, CHANNELS), ACC)  # gradient of the potential that a step leaves
         after = tl.zeros((ROWS, CHANNELS), ACC)  # du of the step after
@@ -444,15 +210,15 @@ def backward_kernel(
             second_inputs = ()
             grads = ()
             for i in tl.static_range(SEGMENT):
-                a = _load_step(x1, segment * SEGMENT + i, x1_stride_t, at, mask, T, SEGMENT)
+                a = load_step(x1, segment * SEGMENT + i, x1_stride_t, at, mask, T, SEGMENT)
                 b = a
                 if PER_BYTE > 0:
-                    b = _spike(second_bits, i, PER_BYTE)
+                    b = spike_of(second_bits, i, PER_BYTE)
                 elif BRANCHES == 2:
-                    b = _load_step(x2, segment * SEGMENT + i, x2_stride_t, at, mask, T, SEGMENT)
-                grads = grads + (_load_step(grad, segment * SEGMENT + i, grad_stride_t, at, mask, T, SEGMENT),)
-                u = _potential(v, a, b, scale1, scale2, shift, decay, BRANCHES, DECAY, LEARNT)
-                v = _after_reset(u, u > V_TH, V_TH, SOFT)
+                    b = load_step(x2, segment * SEGMENT + i, x2_stride_t, at, mask, T, SEGMENT)
+                grads = grads + (load_step(grad, segment * SEGMENT + i, grad_stride_t, at, mask, T, SEGMENT),)
+                u = potential(v, a, b, scale1, scale2, shift, decay, BRANCHES, DECAY, LEARNT)
+                v = after_reset(u, u > V_TH, V_TH, SOFT)
                 us = us + (u,)
                 first_inputs = first_inputs + (a,)
                 second_inputs = second_inputs + (b,)
@@ -461,9 +227,9 @@ def backward_kernel(
                 a = first_inputs[i].to(ACC)
                 b = second_inputs[i].to(ACC)
                 if SUMS and LEARNT:
-                    sum_decay += after * _after_reset(u, u > V_TH, V_TH, SOFT)
-                du = _through_neuron(grads[i], dv, u, SURROGATE, WIDTH, V_TH, SOFT, RESET_GRADIENT)
-                dv = _decayed(du, decay, DECAY, LEARNT)
+                    sum_decay += after * after_reset(u, u > V_TH, V_TH, SOFT)
+                du = through_neuron(grads[i], dv, u, SURROGATE, WIDTH, V_TH, SOFT, RESET_GRADIENT)
+                dv = decayed(du, decay, DECAY, LEARNT)
                 if SUMS and LEARNT:
                     after = du
                 total += du
@@ -474,10 +240,10 @@ def backward_kernel(
                 else:
                     if not STATIC1:
                         dx = scale1 * du + (slope1 * a + offset1)
-                        _store_step(out1, segment * SEGMENT + i, out1_stride_t, at, dx, mask, T, SEGMENT)
+                        store_step(out1, segment * SEGMENT + i, out1_stride_t, at, dx, mask, T, SEGMENT)
                     if BRANCHES == 2 and not STATIC2:
                         dx = scale2 * du + (slope2 * b + offset2)
-                        _store_step(out2, segment * SEGMENT + i, out2_stride_t, at, dx, mask, T, SEGMENT)
+                        store_step(out2, segment * SEGMENT + i, out2_stride_t, at, dx, mask, T, SEGMENT)
         if SUMS:
             sum_du += total
         else:
