@@ -163,6 +163,8 @@ def test_a_run_is_no_recipe(here: Here) -> None:
     made(here.folder / "run", accuracies=[0.5])
     said = "error: run is a run, not a recipe; give it with --resume, or with --from and a recipe\n"
     assert here("train", "run") == (1, "", said)
+    made(here.folder / "demo", accuracies=[0.5])  # a folder of the same name hides no recipe
+    assert here("train", "demo", "--set", "lr=-1")[2].startswith("error: lr: expected ")
 
 
 @pytest.mark.parametrize(

@@ -141,7 +141,7 @@ def train(
         run = _resume(resume, new_data=new_data, **options)
     elif recipe is None:
         raise ValueError(f"no recipe given; choose one of {', '.join(recipes.RECIPES)}, or --resume a run")
-    elif Path(recipe, "recipe.json").is_file():
+    elif recipe not in recipes.RECIPES and Path(recipe, "recipe.json").is_file():
         raise ValueError(f"{recipe} is a run, not a recipe; give it with --resume, or with --from and a recipe")
     elif go_on and out is None:
         raise ValueError("--continue needs --out, the folder of the run to start or resume")
