@@ -178,7 +178,7 @@ class Recipe:
             value = getattr(self, name)
             if not good(value):
                 raise ValueError(f"{name}: expected {what}, got {value}")
-            if value == inf:
+            if not -inf < value < inf:
                 raise ValueError(f"{name}: expected a finite number, got {value}")
 
     @classmethod
