@@ -114,9 +114,10 @@ def open_file(path: Path) -> Network | onnx.Session:
     return formats.of_file(path).load(path)
 
 
-def open_with_spikes(path: Path, source: object) -> Network:
-    """Return the network in a file. Raise a ValueError for an ONNX file, which does not show its spikes."""
-    network = None if path.suffix == onnx.SUFFIX else open_file(path)  # it is refused without its packages, too
+def open_with_spikes(found: Run | Path, source: object) -> Network:
+    """Return the network of `open_network`. Raise a ValueError for an ONNX file, which does not show its spikes."""
+    is_onnx = isinstance(found, Path) and found.suffix == onnx.SUFFIX
+    network = None if is_onnx else open_network(found)  # a file is refused without the packages that read it, too
     if not isinstance(network, Network):
         raise ValueError(f"{source} does not show its spikes; give the network that it was exported from")
     return network

@@ -15,9 +15,8 @@ from rheobase.deploy.network import INPUT, Network
 from rheobase.deploy.nodes import LIF, Scale
 from rheobase.deploy.quantize import Tell, silent
 from rheobase.recipes import Recipe
-from rheobase.tasks.open import about, folded, input_dtype, open_dataset, open_run, open_with_spikes, ready
+from rheobase.tasks.open import about, input_dtype, open_dataset, open_run, open_with_spikes, ready
 from rheobase.train import choose_device
-from rheobase.train.runs import Run
 from rheobase.train.step import autocast
 from rheobase.train.sweep import doubling, sweep
 from rheobase.train.switches import cudnn
@@ -55,7 +54,7 @@ def sweep_network(
     `tell` is called after each batch, with the numbers of images that are done and of all.
     """
     found = open_run(source)
-    network = folded(found)[1] if isinstance(found, Run) else open_with_spikes(found, source)
+    network = open_with_spikes(found, source)
     stated, where = about(network, source), choose_device(device)
     if stated.data.timesteps:
         raise ValueError(f"{source} reads recordings, which have their own timesteps; leave out --sweep")
