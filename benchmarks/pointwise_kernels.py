@@ -24,7 +24,7 @@ def product_kernel(
     for start in range(0, depth, DEPTH):
         a = tl.load(x + row[:, None] * depth + (start + inner)[None, :], mask, other=0)
         b = tl.load(weight + (start + inner)[:, None] * stride_depth + channel[None, :] * stride_channel)
-        total = tl.dot(a, b, total)
+        total = tl.dot(a, b, total, input_precision="ieee")  # for tests in fp32; bf16 has one way
     if added is not None:
         total += residual.to(tl.float32)
     value = total.to(out.dtype.element_ty)

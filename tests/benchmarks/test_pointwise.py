@@ -40,8 +40,7 @@ def test_every_way_gives_the_same_results(triton_device: str, monkeypatch: pytes
         shape = pointwise.Shape(inputs=32, outputs=64, side=side, beside_shortcut=True)
         found = list(pointwise.compared(way(shape, 2, 3, triton_device, torch.float32), triton_device))
         assert len(found) == expected
-        rounding = 1e-5 if triton_device == "cpu" else 1e-2  # a GPU multiplies in TF32
-        assert all(row["difference"] < rounding and row["seconds"] == 2.0 for row in found), found
+        assert all(row["difference"] < 1e-5 and row["seconds"] == 2.0 for row in found), found
 
 
 def test_a_way_that_cannot_run_is_reported(triton_device: str) -> None:
