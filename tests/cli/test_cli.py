@@ -184,11 +184,17 @@ def test_errors_are_one_sentence(here: Here, arguments: list[str], code: int, me
     assert said.count("\n") == 1
 
 
-@pytest.mark.parametrize("words", [[], ["train"], ["export"]])
-def test_switches_name_no_type_in_help(words: list[str], here: Here) -> None:
+@pytest.mark.parametrize("words", [[], *([command] for command in COMMANDS)], ids=" ".join)
+def test_types_in_help_are_plain_words_and_switches_have_none(
+    words: list[str], here: Here, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     output = here(*words, "--help")[1]
     assert "--help" in output
-    assert "<bool>" not in output
+    types = {part.partition(">")[0] for line in output.splitlines() for part in line.split(" <")[1:]}
+    choices = {found for found in types if "|" in found} | {"body", "item"}
+    assert types - choices <= {"int", "float", "path", "text"}
+    assert not any("│" in found for found in choices), "a list of choices is cut"
 
 
 def test_without_a_command_there_is_help(here: Here) -> None:
