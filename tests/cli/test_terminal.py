@@ -157,6 +157,7 @@ def test_a_closed_window_saves_or_under_nohup_ends_nothing(tmp_path: Path, ignor
         ("train demo --out run", "rheobase.train"),
         ("demo --out run", "torch"),
         ("models", "torch"),
+        ("models", "rheobase.extras"),
     ],
 )
 def test_ctrl_c_is_not_lost_while_modules_are_imported(tmp_path: Path, command: str, module: str) -> None:
