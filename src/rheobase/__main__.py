@@ -1,12 +1,18 @@
-"""Run the command line: `rheobase`, or `python -m rheobase`."""
+"""Run the command line: `rheobase`, or `python -m rheobase`. Ctrl-C ends it without a traceback from the start."""
 
-from rheobase.extras import ended_by_ctrl_c
+import signal
+
+REPLACED = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # otherwise it is ignored, or not ours
+if REPLACED:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def main() -> None:
-    """Import the command line and run it. Ctrl-C works from the start."""
-    with ended_by_ctrl_c():
-        from rheobase import cli
+    """Import the command line and run it."""
+    from rheobase import cli
+
+    if REPLACED:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     cli.main()
 
 

@@ -147,6 +147,11 @@ def test_plan_shows_all_memory_modes(here: Here) -> None:
         (["eval", "full"], 1, "full is not the folder of a run"),
         (["pack", "nowhere", "--out", "new"], 1, "nowhere is not a folder; give one with a sub-folder of images per"),
         (["eval"], 2, "missing argument 'network'; see rheobase eval --help"),
+        (
+            ["export", "network.onnx", "--to", "nir"],
+            1,
+            "network.onnx is exported already; give the network that it was",
+        ),
         (["export", "full"], 2, "missing option '--to'. Choose from: native, nir, onnx; see rheobase export --help"),
         (["train", "--epochs", "3"], 2, "no such option: --epochs; see rheobase train --help"),
         (["train", "demo", "--set"], 2, "option '--set' requires an argument"),
@@ -171,6 +176,7 @@ def test_plan_shows_all_memory_modes(here: Here) -> None:
 def test_errors_are_one_sentence(here: Here, arguments: list[str], code: int, message: str) -> None:
     (here.folder / "full").mkdir()
     (here.folder / "full" / "something").touch()
+    (here.folder / "network.onnx").touch()
     found, _, said = here(*arguments)
     assert found == code
     assert message in said
@@ -178,11 +184,17 @@ def test_errors_are_one_sentence(here: Here, arguments: list[str], code: int, me
     assert said.count("\n") == 1
 
 
-@pytest.mark.parametrize("words", [[], ["train"], ["export"]])
-def test_switches_name_no_type_in_help(words: list[str], here: Here) -> None:
+@pytest.mark.parametrize("words", [[], *([command] for command in COMMANDS)], ids=" ".join)
+def test_types_in_help_are_plain_words_and_switches_have_none(
+    words: list[str], here: Here, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     output = here(*words, "--help")[1]
     assert "--help" in output
-    assert "<bool>" not in output
+    types = {part.partition(">")[0] for line in output.splitlines() for part in line.split(" <")[1:]}
+    choices = {found for found in types if "|" in found} | {"body", "item"}
+    assert types - choices <= {"int", "float", "path", "text"}
+    assert not any("│" in found for found in choices), "a list of choices is cut"
 
 
 def test_without_a_command_there_is_help(here: Here) -> None:

@@ -58,6 +58,9 @@ def test_a_cpu_is_timed_for_itself_only(here: Here) -> None:
     assert ", measured in fp32: about " in here(*SMALL)[1]
     assert " per step of 1438 images, " in here(*SMALL, "--set=batch_size=5000")[1]  # a small set is one batch
     assert re.search(r" for 1 epoch\b", here(*SMALL, "--set=epochs=1")[1])
+    many_steps = (*SMALL, "--set=timesteps=96")
+    assert ", measured in fp32 with 32 of 96 timesteps: about " in here(*many_steps)[1]
+    assert [document(here, *words)["timed_timesteps"] for words in (SMALL, many_steps)] == [3, 32]
     unknown = here(*SMALL, "--set=data=folder", "--set=image_size=8")[1]
     assert " per step of 64 images; give --data for the time of an epoch" in unknown
 

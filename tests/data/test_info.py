@@ -40,6 +40,7 @@ def test_a_record_survives_a_file() -> None:
         ({"std": ["1", "2"]}, "must be finite"),
         ({"classes": []}, "there must be classes"),
         ({"classes": ["cat", 3]}, "names must be text"),
+        ({"classes": ["cat", "dog", "cat"]}, "several classes have the name 'cat'"),
         ({"size": 0}, "sizes must be whole numbers"),
         ({"size": 10**6}, "images of . x 1000000 x 1000000 are too large"),
         ({"size": 5.0}, "sizes must be whole numbers"),

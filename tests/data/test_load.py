@@ -1,5 +1,6 @@
 """Loaders: ours on the shelf, users' own, and what each is called with."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -22,12 +23,12 @@ def mine(path: Path) -> Dataset:
     return made_up(str(path), 2, 5, 5)
 
 
-@expecting(classes=4, channels=3, size=9)
+@expecting(classes=4, channels=3, size=7)
 def resized(path: Path, size: int = 7, *, download: bool = False, colour: str = "none") -> Dataset:
     return made_up(f"{path} {download} {colour}", 3, size, size)
 
 
-@expecting(classes="ab", channels=2, size=5, timesteps=6)
+@expecting(classes="abc", channels=2, size=5, timesteps=6)
 def recorded(path: Path, **options: Any) -> Dataset:
     return made_up(f"{path} {options}", 6, 2, 5, 5)
 
@@ -94,6 +95,25 @@ def test_what_is_expected_of_a_loader_of_ones_own() -> None:
         expected(recorded, size=11)
     with pytest.raises(ValueError, match="the shape of dataset 'mine' is unknown without its files; give them"):
         expected(mine)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"classes": "abd"}, "classes=('a', 'b', 'd'), but its data have classes=('a', 'b', 'c')"),
+        ({"channels": 1}, "channels=1, but its data have channels=3"),
+        ({"size": 9}, "size=9, but its data have size=7"),
+        ({"timesteps": 4}, "recordings=True, but its data have recordings=False"),
+    ],
+)
+def test_data_that_contradict_what_was_expected_are_refused(wrong: dict[str, Any], message: str) -> None:
+    def loader(path: Path, size: int = 7) -> Dataset:
+        return made_up("mine", 3, size, size)
+
+    right: dict[str, Any] = {"classes": "abc", "channels": 3, "size": 7}
+    assert load(expecting(**right)(loader), size=8).info.size == 8
+    with pytest.raises(ValueError, match=f"dataset 'loader': its @expecting says {re.escape(message)}; correct either"):
+        load(expecting(**right | wrong)(loader))
 
 
 PROGRAM = """

@@ -466,3 +466,13 @@ def test_a_network_compiles_as_one_graph(memory: str, neuron: dict[str, Any], mo
     assert torch.equal(logits, expected)
     for got, want in zip(torch.autograd.grad(logits.sum(), list(network.parameters())), grads, strict=True):
         torch.testing.assert_close(got, want)
+
+
+@pytest.mark.skipif(torch.__version__ < "2.10", reason="torch 2.9 compiles a network in several parts")
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # torch's compiler does it
+@pytest.mark.parametrize("without_gradients", [torch.no_grad, torch.inference_mode])
+def test_a_network_compiles_as_one_graph_for_inference(without_gradients: Any) -> None:
+    network, images = build("resnet8").double().eval(), torch.randn(3, 1, 8, 8, dtype=torch.float64)
+    with without_gradients():
+        compiled = torch.compile(network, fullgraph=True, backend="aot_eager")
+        assert torch.equal(compiled(images, timesteps=2), network(images, timesteps=2))

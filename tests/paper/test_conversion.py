@@ -19,8 +19,8 @@ from rheobase.paper.conversion import (
     converted_part,
     result,
     table1,
+    told_apart,
     trained_curve,
-    trained_curves,
 )
 from rheobase.train.runs import Run
 from tests.runs import RATES, made
@@ -102,8 +102,28 @@ def test_a_run_that_was_kept_without_weights_needs_none(relu: Run, tmp_path: Pat
         converted_part(kept, "rmp", tmp_path / PARTS, longest=4)
     *rows, last = kept.rows()
     kept.write_rows([*rows, last | {"test_accuracy": last["test_accuracy"] / 2}])  # trained again since
-    with pytest.raises(ValueError, match=r"relu-rmp\.json was measured on other weights than those of .*relu, which"):
+    other = r"relu-rmp\.json was measured on other weights than those of .*relu, which"
+    with pytest.raises(ValueError, match=other):
         converted_part(kept, "rmp", tmp_path / PARTS, longest=2)
+    kept.write_rows([*rows, last | {"elapsed": last["elapsed"] + 1}])  # another run, with the same accuracy
+    with pytest.raises(ValueError, match=other):
+        converted_part(kept, "rmp", tmp_path / PARTS, longest=2)
+    file = tmp_path / PARTS / "relu-rmp.json"
+    content = json.loads(file.read_text())
+    del content["tested"]  # as earlier versions wrote it
+    file.write_text(json.dumps(content))
+    assert converted_part(kept, "rmp", tmp_path / PARTS, longest=2)["points"] == part["points"]
+
+
+def test_runs_in_folders_of_one_name_are_kept_and_told_apart(relu: Run, tmp_path: Path) -> None:
+    folders = [tmp_path / name / "relu" for name in ("a", "b")]
+    for folder in folders:
+        shutil.copytree(relu.folder, folder)
+    *_, found = table1(folders, folder=tmp_path, ways=["rmp"], longest=1)
+    assert [row["label"] for row in found.data["rows"]] == ["rmp, resnet8 (a/relu)", "rmp, resnet8 (b/relu)"]
+    files = sorted((tmp_path / PARTS).iterdir())
+    assert [file.name for file in files] == ["a-relu-rmp.json", "b-relu-rmp.json"]
+    assert [json.loads(file.read_text())["run"] for file in files] == ["a/relu", "b/relu"]
 
 
 @pytest.mark.parametrize("content", ["{", "[]", "{}", '{"points": [3]}', '{"points": [{"relu": 0.5}]}'])
@@ -159,7 +179,15 @@ def test_held_out_images_are_told_and_not_compared_with_others(tmp_path: Path) -
 def test_two_runs_with_the_same_settings_are_two_curves(tmp_path: Path) -> None:
     runs = [made(tmp_path / name, f"timesteps={t}", accuracies=[0.5]) for name, t in (("a", 2), ("b", 2), ("c", 4))]
     labels = ["direct, resnet8, T = 2 (a)", "direct, resnet8, T = 2 (b)", "direct, resnet8, T = 4"]
-    assert [curve.label for curve in trained_curves(runs)] == labels
+    (found,) = table1([run.folder for run in runs], folder=tmp_path)
+    assert [row["label"] for row in found.data["rows"]] == labels
+
+
+def test_names_are_as_short_as_they_can_be(tmp_path: Path) -> None:
+    runs = [made(tmp_path / name, accuracies=[]) for name in ("x/0/run", "y/0/run", "y/1/other")]
+    assert [*told_apart(runs).values()] == ["x/0/run", "y/0/run", "y/1/other"]
+    assert [*told_apart(runs[1:] * 2).values()] == ["run", "other"]
+    assert told_apart([]) == {}
 
 
 def test_other_numbers_of_steps_where_a_run_kept_them(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Predictions against what a real step on this machine keeps and makes."""
 
 import json
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -168,6 +169,21 @@ def test_a_step_is_timed_with_enough_images(monkeypatch: pytest.MonkeyPatch, slo
     found = plan.step_seconds(recipe("batch_size=100"), expected("digits"), plan.CPU)
     assert sizes == timed
     assert found == pytest.approx(100 * slow / (3 if timed[-1] >= plan.TIMED_IMAGES else 1))
+
+
+def test_many_timesteps_are_scaled_from_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
+    timed: list[int] = []
+
+    def step(recipe: Recipe, *_: object) -> Callable[[int], float]:
+        timed.append(recipe.timesteps)
+        return lambda images: 0.01 * images * recipe.timesteps
+
+    monkeypatch.setattr(plan, "_timed_step", step)
+    phases = recipe("epochs=5", "timesteps=20000", "short_timesteps=4000", "short_epochs=2")
+    found = plan.times(phases, replace(expected("digits"), images=60))
+    assert timed == [plan.TIMED_TIMESTEPS] * 2
+    assert (found.step, found.recipe) == (pytest.approx(1200), pytest.approx(3 * 12000 + 2 * 2400))
+    assert plan.timed_timesteps(phases, torch.device("cuda")) == 20000
 
 
 @pytest.mark.parametrize("name", ["demo", "digits_dvs"])

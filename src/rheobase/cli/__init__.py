@@ -17,6 +17,13 @@ __all__ = ["app", "main"]
 
 UsageError: Any = typer.BadParameter.__base__  # typer has a parser of its own, or uses click, and does not export this
 
+SMALLER = {
+    **dict.fromkeys(("train", "plan"), "a smaller batch_size or fewer timesteps"),
+    **dict.fromkeys(("analyze", "convert", "report", "verify"), "fewer --images"),
+    "eval": "fewer --timesteps",
+}
+"""With what a command needs less memory."""
+
 app = typer.Typer(
     cls=Commands,
     help="Train deep spiking neural networks directly (STBP-tdBN).",
@@ -69,7 +76,7 @@ def main() -> None:
             sys.exit(1)
         rank = os.environ.get("RANK", "0")
         who = f"process {rank}: " if rank != "0" else ""
-        what = _sentence(error)
+        what = _sentence(error, next((word for word in arguments if not word.startswith("-")), ""))
         if place:
             what = f"{place}: {'' if isinstance(error, ValueError) else f'{type(error).__name__}: '}{what}"
         errors.print(one_line(f"error: {who}{what}"), style="red")
@@ -83,16 +90,21 @@ def _usage(error: Any) -> str:
     return f"{what[:1].lower()}{what[1:]}{' See' if what.endswith('?') else '; see'} {command} --help"
 
 
-def _sentence(error: Exception) -> str:
+def _sentence(error: Exception, command: str) -> str:
     if isinstance(error, MemoryError) or "can't allocate memory" in str(error):  # torch raises a plain RuntimeError
-        return "out of memory; try a smaller batch_size, fewer timesteps or fewer images at once"
+        return f"out of memory; {_what_helps(command, 'a machine with more memory')}"
     if type(error).__name__ == "OutOfMemoryError":
-        return "the GPU is out of memory; try a smaller batch_size, or --set memory=packed or memory=recompute"
+        other = "--set memory=packed or memory=recompute" if command == "train" else "--device cpu"
+        return f"the GPU is out of memory; {_what_helps(command, other)}"
     if isinstance(error, OSError) and error.filename and error.strerror:
         return f"cannot use {error.filename}: {error.strerror}"
     text = (str(error) or type(error).__name__).strip()
     # our own messages are one sentence, even if a name in it has line breaks; other libraries may write pages
     return text if isinstance(error, ValueError | OSError) else text.splitlines()[0]
+
+
+def _what_helps(command: str, other: str) -> str:
+    return f"try {f'{SMALLER[command]}, or ' if command in SMALLER else ''}{other}"
 
 
 def _show_warning(message: Warning | str, *details: object) -> None:

@@ -115,7 +115,7 @@ def analyze(
 
 
 def paper(
-    item: Annotated[Item, typer.Argument(help="Figure, table or theorem of the paper, or the ablation.")],
+    item: Annotated[Item, typer.Argument(show_choices=False, help=f"What to compute: {', '.join(Item)}.")],
     runs: Annotated[list[Path] | None, typer.Argument(help="Run folders, for tables and Fig. 6.")] = None,
     data: DataOption = None,
     images: Annotated[int | None, typer.Option(min=1, help="Test images for Fig. 6 and Table 6 of a run.")] = None,

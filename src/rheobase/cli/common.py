@@ -4,7 +4,7 @@ import shlex
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import wraps
+from functools import partial, wraps
 from importlib import import_module
 from pathlib import Path
 from textwrap import fill
@@ -45,22 +45,30 @@ SettingsOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
 
 
-class _PlainSwitches:
-    """A command whose switches name no type in its help, not even those that typer adds."""
+class _PlainTypes:
+    """A command whose help names types in plain words, and none for switches, not even those that typer adds."""
 
     def get_params(self, ctx: Any) -> list[Any]:
         params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
         for param in params:
             if getattr(param, "is_flag", False):
                 param.metavar = ""
+            elif hasattr(param, "display_type"):  # older ones of typer have their own words
+                param.display_type = partial(_plain_type, type(param).display_type, param)
         return params
 
 
-class Command(_PlainSwitches, TyperCommand):
+def _plain_type(display: Callable[..., str], param: Any, ctx: Any) -> str:
+    """Return <int> for <int range>, <path> for <list[Path]>, <text> for <str>, <item> for <Item>."""
+    shown = display(param, ctx=ctx).lower().replace(" range", "").replace("list[", "").replace("]", "")
+    return shown.replace("<str>", "<text>")
+
+
+class Command(_PlainTypes, TyperCommand):
     """One command."""
 
 
-class Commands(_PlainSwitches, TyperGroup):
+class Commands(_PlainTypes, TyperGroup):
     """The command line of all commands."""
 
 

@@ -158,9 +158,8 @@ def export(
     plugin: PluginOption = None,
 ) -> None:
     """Write a trained network to a file for other software and hardware, with tdBN folded into the weights."""
-    from rheobase.deploy.network import Network
     from rheobase.tasks.export import write
-    from rheobase.tasks.open import open_network, open_run
+    from rheobase.tasks.open import open_run, open_with_spikes
     from rheobase.train import choose_device
     from rheobase.train.runs import Run
 
@@ -173,9 +172,7 @@ def export(
         raise ValueError("integers are written in the canonical form; leave out --form, --int8 or --int16")
     bits = 8 if int8 else 16 if int16 else None
     source = open_run(network)
-    found = open_network(source)
-    if not isinstance(found, Network):
-        raise ValueError(f"{network} is already an exported file; give the run it came from")
+    found = open_with_spikes(source, network, "is exported already")
     suffix = f"{f'-int{bits}' if bits else ''}{'-portable' if form is Form.portable else ''}{module.SUFFIX}"
     target = target_file(out or file_of(network, f"network{suffix}"), module.SUFFIX.removeprefix("."))
     options = {} if form is Form.canonical else {"form": form}

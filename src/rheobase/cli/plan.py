@@ -84,6 +84,7 @@ def plan(
     where = choose_device(device)
     computed = for_device(chosen, where)
     timed = where.type == "cuda" or not grouped  # a CPU would take minutes and say nothing about many GPUs
+    timesteps = plan.timed_timesteps(chosen, where)
     waiting = Waiting()
     waiting.begin()
     times = _times(chosen, info, where) if timed else None
@@ -102,6 +103,7 @@ def plan(
                 "device": device_name(where),
                 "seconds": None if times is None else asdict(times),
                 "precision": computed.precision,
+                "timed_timesteps": timesteps,
                 "busy": bool(busy),
                 "scale": asdict(forecast),
             }
@@ -115,7 +117,7 @@ def plan(
     console.print(f"{plan.RESERVED_GIB:g} GiB is reserved for CUDA itself.")
     if timed:
         images = min(chosen.batch_size, info.images or chosen.batch_size)  # a small set is one batch
-        console.print(f"{device_name(where)}{_timed(computed, times, images)}{busy}")
+        console.print(f"{device_name(where)}{_timed(computed, times, images, timesteps)}{busy}")
     (largest,) = (mode["largest_batch"] for mode in modes if mode["memory"] == chosen.memory)
     _print_forecast(chosen, forecast, device_name(where), computed.precision, largest)
 
@@ -132,12 +134,13 @@ def _times(recipe: "Recipe", info: "DataInfo", device: "torch.device") -> "Times
         return None
 
 
-def _timed(recipe: "Recipe", found: "Times | None", images: int) -> str:
+def _timed(recipe: "Recipe", found: "Times | None", images: int, timesteps: int) -> str:
     from rheobase.train.plan import duration
 
     if found is None:
         return f": a step of {images} images does not fit in its memory"
-    told = f", measured in {recipe.precision}: about {duration(found.step)} per step of {images} images"
+    fewer = f" with {timesteps} of {recipe.timesteps} timesteps" if timesteps < recipe.timesteps else ""
+    told = f", measured in {recipe.precision}{fewer}: about {duration(found.step)} per step of {images} images"
     if found.epoch is None or found.recipe is None:
         return f"{told}; give --data for the time of an epoch"
     return f"{told}, {duration(found.epoch)} per epoch, {duration(found.recipe)} for {counted(recipe.epochs, 'epoch')}"

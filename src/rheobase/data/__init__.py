@@ -10,7 +10,7 @@ from typing import Any
 from rheobase import plugins
 from rheobase.data import sets
 from rheobase.data.dataset import Dataset, Source, Split
-from rheobase.data.expectation import EXPECTED, Loader, expecting
+from rheobase.data.expectation import EXPECTED, Loader, expecting, refuse_contradiction
 from rheobase.data.info import DataInfo
 
 __all__ = ["DataInfo", "Dataset", "Source", "Split", "expected", "expecting", "load"]
@@ -50,6 +50,7 @@ def load(
             f"the loader of dataset '{name}' returned a {type(found).__name__}, not a Dataset; make one with Dataset.of"
         )
     _check_size(found.info, name, size)
+    refuse_contradiction(loader, name, found.info, size)
     if 0 < found.info.timesteps < timesteps:
         raise ValueError(
             f"dataset '{name}' has recordings of {found.info.timesteps} timesteps, not {timesteps}; "

@@ -1,6 +1,7 @@
 """What a dataset will look like, for predictions before its files are loaded."""
 
 from collections.abc import Callable, Sequence
+from textwrap import shorten
 from typing import Any, TypeVar
 
 from rheobase.data.info import DataInfo
@@ -22,14 +23,15 @@ def expecting(
 ) -> Callable[[AnyLoader], AnyLoader]:
     """Decorate a loader with what its data will look like.
 
-    `classes` are names, or a number. `size` and `timesteps` are defaults. `images` is the number of training images,
-    if there is an official one.
+    `classes` are names, or a number if the files decide. `size` and `timesteps` are defaults. `images` is the number of
+    training images, if there is an official one. `load` refuses data with other names, channels or default size, and
+    images instead of recordings.
     """
 
     def note(loader: AnyLoader) -> AnyLoader:
         EXPECTED[loader] = DataInfo(
             name=loader.__name__,
-            classes=tuple(map(str, range(classes))) if isinstance(classes, int) else tuple(classes),
+            classes=_numbers(classes) if isinstance(classes, int) else tuple(classes),
             channels=channels,
             size=size,
             mean=(0.0,) * channels,
@@ -41,3 +43,27 @@ def expecting(
         return loader
 
     return note
+
+
+def refuse_contradiction(loader: Loader, name: str, found: DataInfo, size: int) -> None:
+    """Raise a ValueError if loaded data contradict what their loader expects. `size` is that asked for."""
+    expected = EXPECTED.get(loader)
+    if expected is None:
+        return
+    pairs: dict[str, tuple[object, object]] = {
+        "channels": (expected.channels, found.channels),
+        "size": (size or expected.size, found.size),
+        "recordings": (expected.timesteps > 0, found.timesteps > 0),
+    }
+    if expected.classes != _numbers(len(expected.classes)):
+        pairs["classes"] = (expected.classes, found.classes)
+    for what, (told, is_so) in pairs.items():
+        if told != is_so:
+            expects, has = (shorten(f"{what}={value}", 80) for value in (told, is_so))
+            raise ValueError(
+                f"dataset '{name}': its @expecting says {expects}, but its data have {has}; correct either"
+            )
+
+
+def _numbers(classes: int) -> tuple[str, ...]:
+    return tuple(map(str, range(classes)))

@@ -353,17 +353,10 @@ def leave_out_all_but_spikes(ctx: Any, result: Result) -> None:
 
 class FusedFire(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any,
-        settings: Settings,
-        weight: Tensor,
-        bias: Tensor,
-        mean: Tensor | None,
-        var: Tensor | None,
-        decays: Tensor | None,
-        *xs: Tensor,
-    ) -> tuple[Tensor, ...]:
-        result = run_forward(list(xs), weight, bias, mean, var, decays, settings)
+    def forward(ctx: Any, settings: Settings, *tensors: Any) -> tuple[Tensor, ...]:
+        # With a parameter for each tensor, torch 2.13 compiles calls with two branches as if there were no `ctx`.
+        weight, bias, mean, var, decays, *xs = tensors
+        result = run_forward(xs, weight, bias, mean, var, decays, settings)
         ctx.save_for_backward(*result.neurons[:-1], *xs)
         ctx.settings, ctx.values = settings, result.values
         leave_out_all_but_spikes(ctx, result)

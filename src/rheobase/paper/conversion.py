@@ -4,6 +4,7 @@ The results of each converted network are kept in a file and not measured again.
 repeated, or run for a few methods at a time.
 """
 
+import hashlib
 import json
 import time
 from collections import Counter
@@ -111,16 +112,18 @@ def table1(
     spiking = [run for run in opened if run.recipe.neuron not in ("relu", "qcfs")]
     relus = [run for run in opened if run not in spiking]
     base = table("table1", [run.folder for run in spiking]) if spiking else None
-    curves = trained_curves(spiking)
+    names = told_apart(spiking) | told_apart(relus)
+    curves = [(names[run.folder], curve) for run in spiking if (curve := trained_curve(run)) is not None]
     jobs = [(run, name) for run in relus for name in ways or WAYS if (name == "qcfs") == (run.recipe.neuron == "qcfs")]
     if relus and not jobs:
         raise ValueError(f"none of these runs can be converted by {', '.join(ways or ())}; leave out --methods")
     if not jobs:
-        yield result(base, curves, "trained runs", device, 0)
+        yield result(base, labelled(curves), "trained runs", device, 0)
     for i, (run, name) in enumerate(jobs):
-        part = converted_part(run, name, folder / PARTS, data=data, device=device, longest=longest)
-        curves.append(converted_curve(name, run, part))
-        yield result(base, curves, "trained runs", device, len(jobs) - i - 1)
+        options: dict[str, Any] = {"data": data, "device": device, "longest": longest}
+        part = converted_part(run, name, folder / PARTS, called=names[run.folder], **options)
+        curves.append((names[run.folder], converted_curve(name, run, part)))
+        yield result(base, labelled(curves), "trained runs", device, len(jobs) - i - 1)
 
 
 def _stand_ins(folder: Path, ways: Sequence[str] | None, longest: int) -> Iterator[Result]:
@@ -147,11 +150,19 @@ def _stand_in(row: Mapping[str, Any]) -> dict[str, Any]:
     return {"timesteps": row["timesteps"], "accuracy": row["last"], **{name: row[name] for name in costs}}
 
 
-def trained_curves(runs: Sequence[Run]) -> list[Curve]:
-    """Return the curves of spiking runs that were tested. Labels that would be the same name the folder too."""
-    found = [(run.folder.name, curve) for run in runs if (curve := trained_curve(run)) is not None]
-    count = Counter(curve.label for _, curve in found)
-    return [replace(c, label=f"{c.label} ({name})") if count[c.label] > 1 else c for name, c in found]
+def told_apart(runs: Sequence[Run]) -> dict[Path, str]:
+    """Return a name for the folder of each run: the last parts of its path, as few as tell all runs apart."""
+    paths = {run.folder: run.folder.absolute().parts for run in runs}
+    few = 1
+    while len({path[-few:] for path in paths.values()}) < len({*paths.values()}):
+        few += 1
+    return {folder: "/".join(path[-few:]) for folder, path in paths.items()}
+
+
+def labelled(curves: Sequence[tuple[str, Curve]]) -> list[Curve]:
+    """Return the curves of runs with these names. Labels that would be the same name the run too."""
+    count = Counter(curve.label for _, curve in curves)
+    return [replace(c, label=f"{c.label} ({name})") if count[c.label] > 1 else c for name, c in curves]
 
 
 def trained_curve(run: Run) -> Curve | None:
@@ -194,22 +205,28 @@ def converted_part(
     data: Path | None = None,
     device: torch.device = CPU,
     longest: int | None = None,
+    called: str | None = None,
 ) -> dict[str, Any]:
-    """Measure the run converted in this way. A file in `folder` keeps the results, point by point where possible."""
+    """Measure the run converted in this way. A file in `folder` keeps the results, point by point where possible.
+
+    The file is named after the run's folder, or as the run is `called`.
+    """
     longest = longest or (LONGEST_ANEW if WAYS[name].anew else LONGEST)
     way, tests = WAYS[name], [row for row in run.rows() if "test_accuracy" in row]
     if not tests:
         raise ValueError(f"{run.folder} has no test accuracy yet; let its first evaluation finish")
-    path = folder / f"{run.folder.name}-{name}.json"
+    called, tested = called or run.folder.name, _checksum(tests[-1])
+    path = folder / f"{called.replace('/', '-')}-{name}.json"
     asked = {"way": name, "method": way.method, "options": way.options, "step": tests[-1]["step"]}
     asked |= {"longest": longest} if way.longer else {}  # above it, only some images are used
-    kept = _kept(path, asked, run, tests[-1]["test_accuracy"])
+    kept = _kept(path, asked, run, tests[-1])
     known = {point["timesteps"] for point in kept.get("points", [])}
     missing = [t for t in doubling(longest) if t not in known]
     if not missing:
         return kept
     bench = Bench(run, way, run.open_data(data), tests[-1]["test_accuracy"], data, device)
-    about = {"asked": asked, "run": run.folder.name, "recipe": asdict(run.recipe), "sha256": run.trained().sha256()}
+    about = {"asked": asked, "run": called, "recipe": asdict(run.recipe), "tested": tested}
+    about |= {"sha256": run.trained().sha256()}
     seconds, began, points = kept.get("seconds", 0.0), time.monotonic(), kept.get("points", [])
     for found in bench.one_by_one(missing) if way.anew else [bench.all_at_once(longest)]:
         points = sorted([*points, *found] if way.anew else found, key=lambda p: p["timesteps"])
@@ -220,8 +237,16 @@ def converted_part(
     return kept
 
 
-def _kept(path: Path, asked: dict[str, Any], run: Run, relu: float) -> dict[str, Any]:
-    """Return the content of the file if it matches. For a run without weights, their accuracy `relu` must be equal."""
+def _checksum(row: dict[str, Any]) -> str:
+    """Return what identifies the row of a test: it has the firing rates of all layers, and the time."""
+    return hashlib.sha256(json.dumps(row, sort_keys=True).encode()).hexdigest()
+
+
+def _kept(path: Path, asked: dict[str, Any], run: Run, test: dict[str, Any]) -> dict[str, Any]:
+    """Return the content of the file if it matches. A run without weights must have the same last `test`.
+
+    Files of earlier versions tell only its accuracy.
+    """
     if not path.exists():
         return {}
     try:
@@ -233,7 +258,8 @@ def _kept(path: Path, asked: dict[str, Any], run: Run, relu: float) -> dict[str,
         return {}
     if checkpoint.newest_step(run.checkpoints) > 0:
         return kept if kept.get("sha256") == run.trained().sha256() else {}
-    if relus and relus[0] != relu:  # the first one is of all test images
+    accuracy = relus[0] if relus else None  # the first one is of all test images
+    if kept["tested"] != _checksum(test) if "tested" in kept else accuracy not in (None, test["test_accuracy"]):
         raise ValueError(
             f"{path} was measured on other weights than those of {run.folder}, which were not kept; remove it, or "
             "measure again with the run itself"

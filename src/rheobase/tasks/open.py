@@ -114,12 +114,15 @@ def open_file(path: Path) -> Network | onnx.Session:
     return formats.of_file(path).load(path)
 
 
-def open_with_spikes(found: Run | Path, source: object) -> Network:
-    """Return the network of `open_network`. Raise a ValueError for an ONNX file, which does not show its spikes."""
+def open_with_spikes(found: Run | Path, source: object, otherwise: str = "does not show its spikes") -> Network:
+    """Return the network of `open_network`. Raise a ValueError for an ONNX file, which does not show its spikes.
+
+    `otherwise` is what to say about such a file.
+    """
     is_onnx = isinstance(found, Path) and found.suffix == onnx.SUFFIX
     network = None if is_onnx else open_network(found)  # a file is refused without the packages that read it, too
     if not isinstance(network, Network):
-        raise ValueError(f"{source} does not show its spikes; give the network that it was exported from")
+        raise ValueError(f"{source} {otherwise}; give the network that it was exported from")
     return network
 
 

@@ -200,7 +200,7 @@ def _as_it_began(run: Run, processes: int, device: torch.device, reporter: Repor
 
 
 def choose_device(name: str) -> torch.device:
-    """Return the device with this name. `auto` is the GPU if there is one."""
+    """Return the device with this name, and make a numbered GPU the current one. `auto` is the GPU if there is one."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:

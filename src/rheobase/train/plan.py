@@ -35,6 +35,7 @@ BLOCK = 512  # bytes; the CUDA allocator rounds up to multiples of this
 TIMED_SECONDS = 1.0  # duration of the timed step on a CPU, which sets its number of images
 TIMED_IMAGES = 16  # better so many: with fewer, convolutions take longer per image (`kernels.winograd`)
 LONGEST = 20  # times the seconds, that these may take
+TIMED_TIMESTEPS = 32  # at most on a CPU: the time of a step is proportional to them
 TIMED_STEPS = 5  # on a GPU
 
 
@@ -129,8 +130,12 @@ def step_seconds(recipe: Recipe, data: DataInfo, device: torch.device, *, second
 
     A GPU runs the captured step. On a CPU, a large batch may take minutes. So the step is timed with fewer images, at
     least two, that take about this many `seconds`, and scaled. Where few images take that long, there are more of them,
-    because a step with few images takes longer per image.
+    because a step with few images takes longer per image. Many timesteps are scaled from `TIMED_TIMESTEPS`, too.
     """
+    timesteps = timed_timesteps(recipe, device)
+    if timesteps < recipe.timesteps:
+        fewer = replace(recipe, timesteps=timesteps, short_epochs=0)
+        return recipe.timesteps / timesteps * step_seconds(fewer, data, device, seconds=seconds)
     with torch.random.fork_rng(), cudnn_for(recipe):
         run = _timed_step(recipe, data, device)
         if device.type == "cuda":
@@ -146,6 +151,11 @@ def step_seconds(recipe: Recipe, data: DataInfo, device: torch.device, *, second
             images = enough
             run(images)  # the first one prepares what later ones use
         return run(images) / images * recipe.batch_size
+
+
+def timed_timesteps(recipe: Recipe, device: torch.device) -> int:
+    """Return the timesteps of the step that is timed."""
+    return recipe.timesteps if device.type == "cuda" else min(recipe.timesteps, TIMED_TIMESTEPS)
 
 
 def duration(seconds: float) -> str:
