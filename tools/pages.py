@@ -24,6 +24,7 @@ PAGES = {
 FILES = ("LICENSE", "CITATION.cff")
 SHORT = 16  # characters of a name that fits into any column
 _CELL, _CODE = re.compile(r"<td\b.*?</td>", re.DOTALL), re.compile(r"<code>([^<]*)</code>")
+_OPTION = re.compile(r"<code>(--[a-z0-9-]+)</code>")
 _BREAK = re.compile(r"([/_.]|::)(?=\w)")
 _LINK = re.compile(r"(\]\()([^)#\s]+)(#[^)\s]*)?(\))")
 
@@ -65,8 +66,9 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
 
 def on_page_content(html: str, **_: Any) -> str:
-    """Let long names in tables break after a slash, colon, point or underscore, and short ones nowhere."""
-    return _CELL.sub(lambda cell: _CODE.sub(_breaking, cell[0]), html)
+    """Let long names in tables break after a slash, colon, point or underscore. Short ones and options never break."""
+    html = _CELL.sub(lambda cell: _CODE.sub(_breaking, cell[0]), html)
+    return _OPTION.sub(r'<code class="whole">\1</code>', html)
 
 
 def _breaking(code: re.Match[str]) -> str:

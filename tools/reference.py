@@ -5,6 +5,7 @@ python -m tools.reference prints it. tools/pages.py puts it on the site.
 
 import ast
 import inspect
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
@@ -113,7 +114,8 @@ def commands() -> str:
         line = " ".join([f"rheobase {name}", *(_argument(p) for p in parameters if not p.flags), "[OPTIONS]"])
         parts += [f"## {name}", inspect.cleandoc(functions()[name].__doc__ or ""), f"```console\n{line}\n```"]
         parts += ["Example:", f"```console\n{examples()[name]}\n```"]
-        rows = [(_name(p), _values(p), _default(p), p.meaning) for p in sorted(parameters, key=lambda p: bool(p.flags))]
+        own = sorted(parameters, key=lambda p: bool(p.flags))
+        rows = [(_name(p), _values(p), _default(p), _meaning(p.meaning)) for p in own]
         parts.append(listing(("argument or option", "value", "default", "meaning"), rows))
     return _joined(parts)
 
@@ -241,12 +243,18 @@ def _name(parameter: Parameter) -> str:
 
 
 def _values(parameter: Parameter) -> str:
-    words = ", ".join(f"`{choice}`" for choice in parameter.choices) or parameter.value
-    return f"{words}; several times" if parameter.several and parameter.flags else words
+    return ", ".join(f"`{choice}`" for choice in parameter.choices) or parameter.value.replace("|", ", ")
 
 
 def _default(parameter: Parameter) -> str:
     return "" if parameter.default is None or parameter.default is False else f"`{parameter.default}`"
+
+
+def _meaning(text: str) -> str:
+    """Mark the options that a text names as code, which a browser does not break after its hyphens."""
+    plain_and_code = text.split("`")
+    plain_and_code[::2] = [re.sub(r"(?<!\S)--[a-z][a-z-]*", "`\\g<0>`", plain) for plain in plain_and_code[::2]]
+    return "`".join(plain_and_code)
 
 
 def _kind(setting: Setting, annotation: Any) -> str:

@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from rheobase.cli import app
 from rheobase.data import load
 from rheobase.data.feed import first_images
 from rheobase.deploy.agreement import record
+from rheobase.models import build
 from rheobase.report import page as pages
 from rheobase.report import svg
 from rheobase.report.page import render
@@ -111,6 +113,26 @@ def test_rasters_are_of_the_trained_network(run: Path) -> None:
         for name, raster in sample["raster"].items():
             own = found.spikes[name.replace(".", "_")][:, image].float()
             assert raster == own[:, inspection._telling(own)].T.int().tolist()
+
+
+def test_few_events_are_seen_as_well_as_many() -> None:
+    network = build("resnet8", in_channels=2, image_size=8).eval()
+    counts = torch.randint(0, 3, (3, 4, 2, 8, 8)).float()  # [T, N, C, H, W]
+    counts[1, :, 0, 5, 6] = 200.0  # a hot pixel
+    counts[:, 3] = 0.0
+    info = replace(load("digits").info, channels=2, mean=(0.0, 0.0), std=(1.0, 1.0), timesteps=3)
+    logits = network(counts)
+    labels = logits.mean(0).argmax(1)  # all are recognised, so all are shown
+    samples = inspection._samples(network, counts, labels, logits, info, 3)
+    shown = torch.tensor([sample["pixels"] for sample in samples])
+    assert (shown[:3, 0, 5, 6] == 255).all()
+    assert shown[:3].flatten(1).median(1).values.min() > 60
+    assert not shown[3].any()
+    assert "Events of polarity 0 are red" in pages._samples(samples, info.classes)
+    video = counts * 25 + 20
+    info = replace(info, mean=(60.0, 60.0), std=(30.0, 30.0))
+    samples = inspection._samples(network, (video - 60) / 30, labels, logits, info, 3)
+    assert max(map(max, samples[0]["pixels"][1])) < 100, "pixels, unlike events, are shown as they are"
 
 
 def test_facts_by_hand() -> None:

@@ -38,9 +38,10 @@ def test_code_stays_as_it_is() -> None:
 
 
 def test_long_names_in_tables_may_break_and_short_ones_not() -> None:
-    text = "<p><code>a.long_name::that.stays</code></p>"
+    text = "<p><code>a.long_name::that.stays</code> <code>--no-break</code></p>"
     cell = "<td><code>--reset</code> or <code>a/test_it.py::test_name</code></td>"
+    whole = '<code class="whole">--'
     broken = "a/<wbr>test_<wbr>it.<wbr>py::<wbr>test_<wbr>name"
     assert pages.on_page_content(text + cell) == (
-        f'{text}<td><code class="whole">--reset</code> or <code>{broken}</code></td>'
+        f'{text.replace("<code>--", whole)}<td><code class="whole">--reset</code> or <code>{broken}</code></td>'
     )

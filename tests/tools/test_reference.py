@@ -35,8 +35,21 @@ def test_every_command_is_there_with_its_options() -> None:
         assert [p.name for p in parameters] == [p.name for p in parsed[name].params]
         assert all(p.meaning for p in parameters)
     assert "| `--form` | `canonical`, `portable` | `canonical` |" in page
-    assert "| `--set` | KEY=VALUE; several times |  |" in page
+    assert "| `--set` | KEY=VALUE |  |" in page
+    assert "| `--from` | RUN, NAME, FILE |  |" in page
     assert "| `--seed` | whole number | `0` |" in page
+
+
+def test_what_can_be_repeated_says_so() -> None:
+    options = [p for parameters in reference.command_lines().values() for p in parameters if p.flags and p.several]
+    assert options
+    assert all(p.meaning.endswith("; repeatable.") for p in options)
+
+
+def test_options_in_the_meaning_of_others_are_code() -> None:
+    assert reference._meaning("Resume in --out; `train --data` reads --data.") == (
+        "Resume in `--out`; `train --data` reads `--data`."
+    )
 
 
 def test_every_command_has_the_example_of_its_help() -> None:

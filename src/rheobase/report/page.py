@@ -121,6 +121,8 @@ def _samples(samples: Sequence[Mapping[str, Any]], classes: Sequence[str]) -> st
     note = (
         "Choose an image. Each row is one of a few neurons per layer, time runs to the right, and each mark is a spike."
     )
+    if samples and len(samples[0]["pixels"]) == 2:
+        note += " Events of polarity 0 are red, those of polarity 1 green; yellow means both."
     return _section("Inputs and spikes", note, body, "wide")
 
 

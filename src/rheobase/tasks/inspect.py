@@ -251,11 +251,8 @@ def _samples(
     picked = x[chosen] if x.ndim == 4 else x[:, chosen]
     with watched(network, _neurons(network), spikes.__setitem__):
         network(picked, timesteps if x.ndim == 4 else None)
-    mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (info.mean, info.std))
     samples = []
     for i, image in enumerate(chosen):
-        shown = picked[i] if x.ndim == 4 else picked[:, i].mean(0)
-        pixels = (shown * std + mean).round().clamp(0, 255).to(torch.uint8)
         raster = {}
         for name, s in spikes.items():
             own = s[:, i].flatten(1)
@@ -264,11 +261,27 @@ def _samples(
             {
                 "label": int(labels[image]),
                 "probabilities": logits[:, image].mean(0).softmax(0).tolist(),
-                "pixels": pixels.tolist(),
+                "pixels": _pixels(picked[i] if x.ndim == 4 else picked[:, i], info).tolist(),
                 "raster": raster,
             }
         )
     return samples
+
+
+def _pixels(x: Tensor, info: DataInfo) -> Tensor:
+    """Return an image, or a sequence [T, C, H, W] as one picture, as bytes [C, H, W].
+
+    Events are counts without a normalisation, mostly small: the busiest cells are the brightest, apart from a few that
+    may be defective pixels.
+    """
+    if x.ndim == 4 and not any(info.mean):
+        events = x.sum(0)
+        busy = events[events > 0]
+        largest = busy.quantile(0.99) if len(busy) else events.new_ones(())
+        return (255 * events / largest).round().clamp(0, 255).to(torch.uint8)
+    mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (info.mean, info.std))
+    shown = x.mean(0) if x.ndim == 4 else x
+    return (shown * std + mean).round().clamp(0, 255).to(torch.uint8)
 
 
 def _telling(spikes: Tensor) -> Tensor:
