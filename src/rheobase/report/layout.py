@@ -33,7 +33,8 @@ def table(headings: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 def joule(value: float) -> str:
     """Return an energy with a suitable unit."""
-    for unit, size in (("mJ", 1e-3), ("uJ", 1e-6), ("nJ", 1e-9)):
+    value = float(f"{value:.3g}")  # 999.9 nJ are 1 uJ
+    for unit, size in (("J", 1), ("mJ", 1e-3), ("uJ", 1e-6), ("nJ", 1e-9)):
         if value >= size:
             return f"{value / size:.3g} {unit}"
     return f"{value / 1e-12:.3g} pJ"
