@@ -1,8 +1,10 @@
-"""Numbers with units."""
+"""Pages, and numbers with units."""
+
+from pathlib import Path
 
 import pytest
 
-from rheobase.report.layout import joule
+from rheobase.report.layout import document, joule, write
 
 
 @pytest.mark.parametrize(
@@ -22,3 +24,10 @@ from rheobase.report.layout import joule
 )
 def test_energy(value: float, text: str) -> None:
     assert joule(value) == text
+
+
+def test_a_page_is_utf8_whatever_its_names_are(tmp_path: Path) -> None:
+    write(document("caf\udce9", "Bär", {}, []), tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text("utf-8")
+    assert "<title>caf\\udce9</title>" in page
+    assert "Bär" in page
