@@ -48,6 +48,20 @@ def test_names_are_printed_as_they_are() -> None:
     assert ":cat: [red]\\x1b]0;title\\x07" in printed(rows)
 
 
+@pytest.mark.parametrize("words", [("models",), ("eval", "--help")])
+def test_a_width_of_zero_is_no_width(words: tuple[str, ...]) -> None:
+    outputs = [
+        subprocess.run(
+            [sys.executable, "-m", "rheobase", *words],
+            env=os.environ | {"COLUMNS": width},
+            capture_output=True,
+            text=True,
+        ).stdout
+        for width in ("0", "80")
+    ]
+    assert outputs[0] == outputs[1] != ""
+
+
 def test_errors_are_one_line_without_control_characters(here: Here) -> None:
     name = "a\n\x1b[31m[bold]:cat:.npy"
     code, output, messages = here("recording", name)

@@ -1,5 +1,6 @@
 """Fingerprints of many files: of names, sizes, and the ends of some."""
 
+import os
 import shutil
 from pathlib import Path
 
@@ -50,6 +51,13 @@ def test_of_a_large_file_both_ends_are_read(
     before = of_files(files)
     files[0].write_bytes(bytes(at) + b"x" + bytes(59 - at))
     assert (of_files(files) != before) is seen
+
+
+def test_names_that_are_not_utf8_count_too(files: list[Path]) -> None:
+    first = files[-1].rename(files[-1].with_name(os.fsdecode(b"\xe4.bin")))
+    before = of_files([*files[:-1], first])
+    second = first.rename(first.with_name(os.fsdecode(b"\xf6.bin")))
+    assert of_files([*files[:-1], second]) != before
 
 
 def test_of_very_many_files_not_all_are_looked_at(files: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -336,6 +337,13 @@ def test_bad_folders_are_one_sentence(images: Path, tmp_path: Path) -> None:
     (images / "empty").mkdir()
     with pytest.raises(ValueError, match="empty has no images; expected files such as"):
         data.load("folder", images, size=8)
+
+
+def test_parts_with_other_names_are_no_classes_without_images(images: Path, tmp_path: Path) -> None:
+    for part in ("train", "test"):
+        shutil.copytree(images, tmp_path / "mine" / part)
+    with pytest.raises(ValueError, match=r"test has no images, but folders; .* call the parts .* train and val$"):
+        data.load("folder", tmp_path / "mine", size=8)
 
 
 def test_what_macos_adds_to_zip_archives_is_no_class(images: Path) -> None:

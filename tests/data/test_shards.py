@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import tarfile
 from pathlib import Path
 
@@ -157,6 +158,15 @@ def test_shards_are_not_mixed_with_other_files(folder: Path) -> None:
     with pytest.raises(ValueError, match="is not an empty folder"):
         shards.pack(listings(folder), folder)
     assert not list(folder.glob("*.tar"))
+
+
+def test_names_that_are_not_utf8_are_refused_before_any_work(folder: Path, tmp_path: Path) -> None:
+    for part in ("train", "val"):
+        (folder / part / "n01.b").rename(folder / part / os.fsdecode(b"B\xe4r"))
+    load("imagenet", folder, size=8)
+    with pytest.raises(ValueError, match=r"shards need names in UTF-8, got 'B\udce4r'; rename"):
+        shards.pack(listings(folder), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_who_may_read_the_shards_may_read_the_index(packed: Path) -> None:

@@ -145,9 +145,10 @@ def test_a_part_with_the_name_of_one_of_ours_is_not_taken_for_it(tmp_path: Path)
 
 
 BROKEN = """
+import torch
 from rheobase.data import Dataset, Split
 from rheobase.nn import Soma
-from rheobase.plugins import dataset, loss, network
+from rheobase.plugins import dataset, loss, network, optimizer
 from mine import Tiny
 
 @dataset
@@ -172,17 +173,28 @@ def timeless(num_classes, in_channels, image_size, **soma):
 @network
 def narrow(num_classes, in_channels, image_size, **soma):
     return Tiny(num_classes - 1, in_channels, image_size, Soma)
+
+@network
+def twofold(num_classes, in_channels, image_size, **soma):
+    class Twofold(Tiny):
+        def forward(self, x, timesteps=None):
+            return super().forward(x, timesteps), x
+    return Twofold(num_classes, in_channels, image_size, Soma)
+
+optimizer(torch.optim.Adam)
 """
 
 
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ("data=keyless", r"broken.py, line 9: KeyError: 'train'"),
-        ("loss=shapeless", r"broken.py, line 13: RuntimeError: The size of tensor"),
+        ("data=keyless", r"broken.py, line 10: KeyError: 'train'"),
+        ("loss=shapeless", r"broken.py, line 14: RuntimeError: The size of tensor"),
         ("loss=twice", r"loss 'twice': expected one number as a tensor, got \[40\]; return the mean"),
         ("network=timeless", r"network 'timeless': expected logits \[T, N, K\] = \[3, 40, 3\], got \[40, 3\]"),
         ("network=narrow", r"network 'narrow': expected logits \[T, N, K\] = \[3, 40, 3\], got \[3, 40, 2\]"),
+        ("network=twofold", r"network 'twofold': expected logits \[T, N, K\] = \[3, 40, 3\], got tuple"),
+        ("optimizer=Adam", r"optimizer 'Adam': torch's own class knows no recipe; wrap it"),
     ],
 )
 def test_a_part_that_breaks_is_one_sentence_and_leaves_nothing(

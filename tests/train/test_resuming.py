@@ -7,11 +7,13 @@ import shutil
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from rheobase import train
+from rheobase.models import build
 from rheobase.train import checkpoint
 from rheobase.train.folders import BEGINNING
 from rheobase.train.progress import Reporter
@@ -37,6 +39,33 @@ def test_ctrl_c_saves_and_the_resumed_run_is_identical(whole: Path, tmp_path: Pa
     assert step <= found.step <= step + 1
     train.fit(recipe(), out=out, resume=True, device="cpu")
     assert_identical(out, whole)
+
+
+def with_dropout(num_classes: int, in_channels: int, image_size: int, **neuron: Any) -> Any:
+    net = build("resnet8", num_classes=num_classes, in_channels=in_channels, image_size=image_size, **neuron)
+    net.body.append(torch.nn.Dropout(0.3))
+    return net
+
+
+def test_random_numbers_of_ones_own_network_go_on(tmp_path: Path) -> None:
+    whole, out = tmp_path / "whole", tmp_path / "run"
+    train.fit(recipe(), network=with_dropout, out=whole, device="cpu")
+    with pytest.raises(train.Interrupted):
+        train.fit(recipe(), network=with_dropout, out=out, device="cpu", reporter=StopAt(8))
+    train.fit(network=with_dropout, out=out, resume=True, device="cpu")
+    assert_identical(out, whole)
+
+
+@pytest.mark.parametrize("damaged", [torch.zeros(3, dtype=torch.uint8), torch.zeros(3), torch.zeros(5056)])
+def test_a_damaged_random_state_is_refused(tmp_path: Path, damaged: torch.Tensor) -> None:
+    with pytest.raises(train.Interrupted):
+        train.fit(recipe(), out=tmp_path, device="cpu", reporter=StopAt(2))
+    saved = checkpoint.latest(tmp_path / "checkpoints")
+    assert saved is not None
+    saved.tensors["training"]["random"] = damaged
+    checkpoint.save(tmp_path / "checkpoints", saved.step, saved.tensors, saved.state)
+    with pytest.raises(ValueError, match="is damaged: its random state does not fit"):
+        train.fit(out=tmp_path, resume=True, device="cpu")
 
 
 def test_other_steps_per_epoch_are_refused(tmp_path: Path) -> None:

@@ -174,7 +174,7 @@ def report(
 
 def write_report(run: Path, *, data: Path | None = None, images: int = 360, out: Path | None = None) -> Path:
     """Write the report and return its path."""
-    from rheobase.files import atomic_write
+    from rheobase.report import layout
     from rheobase.report.page import render
     from rheobase.tasks.inspect import inspect_file, inspect_run
     from rheobase.tasks.open import open_run
@@ -186,9 +186,7 @@ def write_report(run: Path, *, data: Path | None = None, images: int = 360, out:
         found = inspect_run(opened, data=data, images=images)
     else:
         found = inspect_file(opened, data=data, images=images)
-    page = render(found)
-    with atomic_write(target) as part:
-        part.write_text(page)
+    layout.write(render(found), target)
     return target
 
 

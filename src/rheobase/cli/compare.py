@@ -33,16 +33,14 @@ def compare(
     plugin: PluginOption = None,
 ) -> None:
     """Compare runs: accuracy, time, firing rate and energy. Runs that differ only in the seed share one row."""
-    from rheobase.files import atomic_write
-    from rheobase.report import comparison
+    from rheobase.report import comparison, layout
     from rheobase.tasks import compare as task
 
     target = target_file(html, "html") if html else None
     found = task.compare(runs)
     if target:
         page = comparison.render(asdict(found))
-        with atomic_write(target) as part:
-            part.write_text(page)
+        layout.write(page, target)
     if json:
         print_json(asdict(found))
         return

@@ -11,6 +11,9 @@ from rich.text import Text
 
 HIDDEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}  # Unicode categories: control, format, surrogate, line and paragraph separator
 
+if os.environ.get("COLUMNS") == "0":  # some programs leave it to say nothing, but rich would print lines of no width
+    del os.environ["COLUMNS"]
+
 
 def one_line(text: str) -> str:
     """Return the text with control characters and line breaks escaped."""

@@ -57,7 +57,7 @@ def members(archive: Path, inside: Member | None = None) -> Iterator[Member]:
                     if tar.offset <= at:  # a negative size, which would loop for ever
                         raise tarfile.ReadError("it points back into itself")
                     at = tar.offset
-                    if not _is_text(entry.name):
+                    if not is_text(entry.name):
                         raise tarfile.ReadError(f"{entry.name[:60]!r} is not a name in UTF-8")
                     if entry.isreg() and begin + entry.offset_data + max(0, entry.size) > stop:
                         raise tarfile.ReadError(f"{entry.name[:60]!r} is cut short")
@@ -69,8 +69,8 @@ def members(archive: Path, inside: Member | None = None) -> Iterator[Member]:
             raise ValueError(f"{inside or archive}: {what}; get it again") from None
 
 
-def _is_text(name: str) -> bool:
-    """Bytes that are not UTF-8 are kept in a name as halves of characters, which nobody can write."""
+def is_text(name: str) -> bool:
+    """Whether a name is UTF-8. Python keeps other bytes in it as halves of characters, which nobody can write."""
     try:
         name.encode()
     except UnicodeEncodeError:

@@ -40,7 +40,7 @@ def _bytes(part: Part) -> tuple[bytes | memoryview, str]:
         return part.cpu().contiguous().numpy().data.cast("B"), f"{part.dtype} {list(part.shape)}"
     if isinstance(part, bytes):
         return part, "bytes"
-    return (part if isinstance(part, str) else repr(list(part))).encode(), "text"
+    return (part if isinstance(part, str) else repr(list(part))).encode(errors="surrogateescape"), "text"
 
 
 def _evenly(paths: Sequence[Place], number: int) -> list[Place]:

@@ -56,6 +56,11 @@ def _listed(folder: Path, suffixes: Collection[str], what: str, foreign: Collect
                 files[file.suffix.lower()].append(file)
         classes[path.name] = sorted(file for suffix in suffixes for file in files[suffix])
         here = Counter({suffix: len(files[suffix]) for suffix in foreign if suffix in files})
+        if not classes[path.name] and any(p.is_dir() for p in path.iterdir()):
+            raise ValueError(
+                f"{path} has no {what}, but folders; put the {what} of a class into its folder, and call the parts for "
+                "training and testing train and val"
+            )
         if not classes[path.name]:
             few = ", ".join(f"*{suffix}" for suffix in sorted(suffixes))
             found = f", got {_counts(here)}; convert them" if here else ""

@@ -19,7 +19,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from rheobase.data.archives import Member, Place, Writer, name_of, read
+from rheobase.data.archives import Member, Place, Writer, is_text, name_of, read
 from rheobase.files import atomic_write
 
 INDEX = "index.safetensors"
@@ -58,8 +58,11 @@ def pack(
     left = [f"{split}-" for split in SPLITS]  # shards without an index: an earlier attempt was stopped
     if out.exists() and not (out.is_dir() and all(path.name.startswith((".", *left)) for path in out.iterdir())):
         raise ValueError(f"{out} is not an empty folder; choose another")
-    out.mkdir(parents=True, exist_ok=True)
     classes, *listings = found
+    for name in (*classes, *(Path(name_of(place)).name for listing in listings for place in listing.places)):
+        if not is_text(name):
+            raise ValueError(f"shards need names in UTF-8, got '{name}'; rename this file or folder")
+    out.mkdir(parents=True, exist_ok=True)
     packed, shards = [], 0
     for split, listing in zip(SPLITS, listings, strict=True):
         places = list(_written(split, classes, listing, out, shard, done))

@@ -29,6 +29,8 @@ class Classifier:
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return the probabilities [K] of one image [1, C, H, W] or one sequence [T, 1, C, H, W]."""
+        if x.ndim > 3 and x.shape[-4] != 1:
+            raise ValueError(f"expected one image [1, C, H, W] or sequence [T, 1, C, H, W], got {list(x.shape)}")
         with torch.no_grad(), cudnn(allow_tf32=False):  # TF32 would flip spikes
             (shares,) = self.step(x.to(self.device, self.dtype))
         return shares.cpu()

@@ -58,7 +58,13 @@ def make_optimizer(
     others = [p for p in network.parameters() if p.requires_grad and id(p) not in chosen]
     groups = [{"params": decayed, "weight_decay": recipe.weight_decay}, {"params": others, "weight_decay": 0.0}]
     lr = torch.tensor(recipe.lr, device=device) if device.type == "cuda" else recipe.lr
-    made = (make or optimizer.get(recipe.optimizer))([group for group in groups if group["params"]], lr, recipe)
+    make = make or optimizer.get(recipe.optimizer)
+    if make.__module__.startswith("torch."):
+        raise ValueError(
+            f"optimizer '{recipe.optimizer}': torch's own class knows no recipe; wrap it in a function of groups, lr "
+            f"and recipe that returns {make.__name__}(groups, lr=lr)"
+        )
+    made = make([group for group in groups if group["params"]], lr, recipe)
     if not isinstance(made, torch.optim.Optimizer):
         raise ValueError(f"optimizer '{recipe.optimizer}': expected a torch.optim.Optimizer, got {type(made).__name__}")
     return made

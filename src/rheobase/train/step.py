@@ -83,11 +83,9 @@ def make_step(
             scaler._per_optimizer_states.clear()  # left by a step that was aborted, for example in a capture
         with autocast(recipe, images.device):
             logits = forward(images, timesteps)
-        shape = (timesteps, len(labels), classes or logits.shape[-1])
-        if logits.shape != shape:
-            raise ValueError(
-                f"network '{recipe.network}': expected logits [T, N, K] = {list(shape)}, got {list(logits.shape)}"
-            )
+        got = list(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+        if got != (shape := [timesteps, len(labels), classes or got[-1]]):
+            raise ValueError(f"network '{recipe.network}': expected logits [T, N, K] = {shape}, got {got}")
         value = loss_of(logits, labels, recipe, loss)
         if not value.requires_grad:
             raise ValueError(

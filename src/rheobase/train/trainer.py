@@ -273,7 +273,7 @@ class Trainer:
         if not self.team.leads:
             return
         totals = torch.cat([totals[:2], totals[2:3] / self.team.world, totals[3:]])  # norms are equal in all processes
-        training: Tensors = {"totals": totals}
+        training: Tensors = {"totals": totals, "random": torch.get_rng_state()}  # dropout in a user's network draws
         numbers = {}
         for place, value in optimizer_state.kept(self.optimizer, self.network, self.recipe.optimizer):
             if isinstance(value, Tensor):
@@ -327,6 +327,11 @@ class Trainer:
         optimizer_state.restore(self.optimizer, self.network, kept)
         if saved.state["scaler"]:  # empty if the run did not compute in fp16 before
             self.scaler.load_state_dict(saved.state["scaler"])
+        if "random" in training:  # older checkpoints have none
+            try:
+                torch.set_rng_state(training["random"])
+            except (RuntimeError, TypeError):
+                raise ValueError(f"checkpoint {saved.path} is damaged: its random state does not fit") from None
         if self.best is not None:
             self.best.restore(saved)
 
