@@ -5,8 +5,8 @@ Layouts follow Table 4. A convolution before a soma needs no bias, because tdBN 
 
 from typing import Any
 
-from rheobase.models.blocks import BasicBlock, Bottleneck, GlobalHead, PlainBlock, PooledHead
-from rheobase.models.spiking_net import Block, SpikingNet, Stage
+from rheobase.models.blocks import BasicBlock, Block, Bottleneck, GlobalHead, PlainBlock, PooledHead
+from rheobase.models.spiking_net import SpikingNet, Stage
 from rheobase.nn import Conv2d
 from rheobase.plugins import network
 
