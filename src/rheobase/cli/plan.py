@@ -85,7 +85,6 @@ def plan(
     computed = for_device(chosen, where)
     timed = where.type == "cuda" or not grouped  # a CPU would take minutes and say nothing about many GPUs
     waiting = Waiting()
-    waiting.begin()
     times = _times(chosen, info, where) if timed else None
     busy = waiting.describe() if timed else ""
     forecast = scale.forecast(chosen, info, cluster, times.step if times and where.type == "cuda" else None)
