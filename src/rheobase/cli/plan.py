@@ -113,8 +113,7 @@ def plan(
     console.print(rows, soft_wrap=False)
     console.print(f"{plan.RESERVED_GIB:g} GiB is reserved for CUDA itself.")
     if timed:
-        images = min(chosen.batch_size, info.images or chosen.batch_size)  # a small set is one batch
-        console.print(f"{device_name(where)}{_timed(computed, times, images)}{busy}")
+        console.print(f"{device_name(where)}{_timed(computed, times, plan.images_per_step(chosen, info))}{busy}")
     (largest,) = (mode["largest_batch"] for mode in modes if mode["memory"] == chosen.memory)
     _print_forecast(chosen, forecast, device_name(where), computed.precision, largest)
 

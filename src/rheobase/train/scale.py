@@ -187,8 +187,7 @@ def forecast(recipe: Recipe, data: DataInfo, asked: Cluster, timed: float | None
     pace = 1.0
 
     def alone(batch: int, timesteps: int) -> Estimate:
-        setting = {"timesteps": timesteps, "batch": batch}
-        found = table.estimate(recipe.network, data.size, work, **setting, memory=recipe.memory)
+        found = table.estimate(recipe.network, data.size, work, timesteps=timesteps, batch=batch, memory=recipe.memory)
         return replace(found, seconds=pace * found.seconds)
 
     if timed is not None:
@@ -205,7 +204,7 @@ def forecast(recipe: Recipe, data: DataInfo, asked: Cluster, timed: float | None
 
 def share(recipe: Recipe, data: DataInfo, where: Cluster) -> int:
     """Return the number of images of a batch for one GPU; if uneven, for the GPU with the most."""
-    size = _batch(recipe, data)
+    size = plan.images_per_step(recipe, data)
     if size < where.world:
         raise ValueError(
             f"{where.world} GPUs need at least as many images in a batch, got {size}; use fewer GPUs, or a "
@@ -222,7 +221,7 @@ def predict(recipe: Recipe, data: DataInfo, where: Cluster, traffic: Traffic, al
     waiting = statistics + gradients
     step = compute.seconds + waiting
     times = plan.over_epochs(recipe, data, lambda r: alone(own, r.timesteps).seconds + waiting)
-    size = _batch(recipe, data)
+    size = plan.images_per_step(recipe, data)
     return Prediction(
         gpus=where.gpus,
         nodes=where.nodes,
@@ -238,11 +237,6 @@ def predict(recipe: Recipe, data: DataInfo, where: Cluster, traffic: Traffic, al
         kind=compute.kind,
         basis=compute.basis,
     )
-
-
-def _batch(recipe: Recipe, data: DataInfo) -> int:
-    """Return the number of images in a step. A small dataset is one batch."""
-    return min(recipe.batch_size, data.images) if data.images else recipe.batch_size
 
 
 def counted(recipe: Recipe, data: DataInfo) -> tuple[Traffic, Work]:
