@@ -4,7 +4,7 @@ import os
 import re
 import shutil
 import warnings
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -297,7 +297,6 @@ def network_for(recipe: Recipe, data: DataInfo, parts: Parts | None = None) -> n
     parts = parts or Parts.of(recipe)
     soma = parts.neuron if recipe.normalisation == "tdbn" else VARIANTS[recipe.normalisation][1]
     ours = soma is Soma  # the default of every network, so only other somas are passed
-    papers = {f.name: f.default for f in fields(Recipe)}
     return build(
         parts.network,
         num_classes=len(data.classes),
@@ -307,7 +306,7 @@ def network_for(recipe: Recipe, data: DataInfo, parts: Parts | None = None) -> n
         v_th=recipe.v_th,
         width=recipe.width,
         memory=recipe.memory,
-        **{name: getattr(recipe, name) for name in CHOICES if getattr(recipe, name) != papers[name]},
+        **{name: getattr(recipe, name) for name in CHOICES if getattr(recipe, name) != getattr(Recipe, name)},
         **({} if ours else {"soma": soma}),
     )
 
