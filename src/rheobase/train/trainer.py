@@ -81,11 +81,11 @@ class Trainer:
     def train(self, signals: Signals) -> None:
         """Train until the last epoch, or until a signal stops the run."""
         steps, accord = self.feed.steps, Accord(self.team, signals)
-        self.reporter.start(self.run.folder, self.recipe.epochs, steps, self.step)
+        timesteps, step = 0, None
         if self.best is not None:
             self.best.write(self.best.epoch)  # a kill may have come before this was done
         self.make_room()
-        timesteps, step = 0, None
+        self.reporter.start(self.run.folder, self.recipe.epochs, steps, self.step)
         try:
             with cudnn_for(self.recipe), signals.kept_for_later():
                 for epoch in range(self.step // steps, self.recipe.epochs):
