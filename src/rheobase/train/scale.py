@@ -18,7 +18,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from rheobase.data import DataInfo
-from rheobase.nn import Soma, TdBN, normalisations
+from rheobase.nn import normalisations
 from rheobase.recipes import Recipe
 from rheobase.train import plan, steptimes
 from rheobase.train.freezing import freeze, train_mode
@@ -113,7 +113,7 @@ class Traffic:
     def of(cls, network: nn.Module, statistics: str = "joined") -> "Traffic":
         """Return the traffic of a network in training mode. Local statistics cause none."""
         all_layers = normalisations(network) if statistics == "joined" else []
-        layers = [layer for layer in all_layers if layer.training and _normalises(layer)]
+        layers = [layer for layer in all_layers if layer.training and layer.normalize]
         return cls(
             gathered=tuple((2 * layer.branches + 1) * layer.channels * STATISTIC for layer in layers),
             reduced=tuple((layer.branches + 1) * layer.channels * STATISTIC for layer in layers),
@@ -259,8 +259,3 @@ def ladder(asked: Cluster) -> Iterator[Cluster]:
 
 def _doubled(last: int) -> list[int]:
     return [*(2**k for k in range(last.bit_length()) if 2**k < last), last]
-
-
-def _normalises(layer: TdBN) -> bool:
-    """Return whether a layer normalises. Some somas receive currents that an earlier layer normalised."""
-    return not isinstance(layer, Soma) or layer.normalize
