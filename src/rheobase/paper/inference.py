@@ -83,7 +83,7 @@ def table6(
         name, timesteps = "resnet19", TIMESTEPS
         network, x = _untrained(name, 32)
         source = f"{NOISE}, T = {timesteps}"
-    counted = operations(fold(network).to(device), x.to(device), timesteps if x.ndim == 4 else None)
+    counted = operations(fold(network).to(device), x.to(device), timesteps)
     additions, multiplications = counted.count()
     folded_additions, folded = counted.count(fold_pooling=True)
     _, once = counted.count(encode_once=True)
