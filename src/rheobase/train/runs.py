@@ -23,7 +23,7 @@ from rheobase.plugins import Part
 from rheobase.recipes import Recipe
 from rheobase.recipes.settings import as_text, differences
 from rheobase.train import checkpoint, origins
-from rheobase.train.folders import BEGINNING, clear, own_folder, refuse_used
+from rheobase.train.folders import BEGINNING, clear, refuse_used
 from rheobase.train.parts import Parts
 from rheobase.train.record import write_result
 from rheobase.train.step import for_device
@@ -59,7 +59,7 @@ class Run:
     @classmethod
     def create(
         cls,
-        folder: Path | None,
+        folder: Path,
         recipe: Recipe,
         info: DataInfo,
         device: torch.device,
@@ -71,16 +71,14 @@ class Run:
         processes: int = 1,
         **given: Any,
     ) -> "Run":
-        """Create a run in `folder`, by default in the first free `runs/<recipe>-<number>`. The caller holds its lock.
+        """Create a run in `folder`. The caller holds its lock.
 
         A run that starts from another has a record of it, `start`, and a checkpoint 0 with the `weights`.
         """
         parts = Parts.of(recipe, **given)
         try:
-            if folder is not None:
-                refuse_used(folder)
-                clear(folder)
-            folder = folder or own_folder(recipe.name)
+            refuse_used(folder)
+            clear(folder)
             folder.mkdir(parents=True, exist_ok=True)
             (folder / BEGINNING).touch()
             how: dict[str, Any] = {"device": device, "seed": recipe.seed, "data": info.fingerprint}
@@ -95,9 +93,8 @@ class Run:
                 (folder / "best").mkdir()
             write_json(folder / "recipe.json", asdict(recipe))  # last, as this file makes the folder a run
         except OSError as error:
-            where = folder or Path("runs")
             raise OSError(
-                f"cannot write to {where}: {error.strerror or error}; choose another folder with --out"
+                f"cannot write to {folder}: {error.strerror or error}; choose another folder with --out"
             ) from error
         return cls(folder, **given)
 
