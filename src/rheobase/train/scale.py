@@ -24,6 +24,7 @@ from rheobase.train import plan, steptimes
 from rheobase.train.freezing import freeze, train_mode
 from rheobase.train.runs import network_for
 from rheobase.train.steptimes import Estimate, Work
+from rheobase.train.sweep import doubling
 
 STATISTIC = 4  # bytes of a float32
 
@@ -250,12 +251,8 @@ def counted(recipe: Recipe, data: DataInfo) -> tuple[Traffic, Work]:
 
 def ladder(asked: Cluster) -> Iterator[Cluster]:
     """Yield clusters with 1, 2, 4, ... GPUs in one node, then with 2, 4, ... nodes, up to the one asked for."""
-    for gpus in _doubled(asked.gpus):
+    for gpus in doubling(asked.gpus):
         yield replace(asked, gpus=gpus, nodes=1)
-    for nodes in _doubled(asked.nodes):
+    for nodes in doubling(asked.nodes):
         if nodes > 1:
             yield replace(asked, nodes=nodes)
-
-
-def _doubled(last: int) -> list[int]:
-    return [*(2**k for k in range(last.bit_length()) if 2**k < last), last]
