@@ -3,6 +3,8 @@
 import json
 import operator
 import os
+import time
+from multiprocessing import active_children
 from pathlib import Path
 from typing import Any
 
@@ -255,6 +257,16 @@ def test_a_process_that_breaks_takes_nothing_with_it(capfd: pytest.CaptureFixtur
     assert "ZeroDivisionError" in capfd.readouterr().err
     with pytest.raises(ValueError, match="none of 1 processes finished"):
         list(isolated(divmod, [(1, 0)]))
+
+
+@pytest.mark.slow
+def test_jobs_share_the_cores_that_this_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {2})
+    found = isolated(time.sleep, [(0,), (600,)])
+    assert next(found) == (0, None)
+    assert not active_children()
+    found.close()
 
 
 @pytest.mark.parametrize("item", ["fig2", "ablation"])

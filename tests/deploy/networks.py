@@ -23,7 +23,7 @@ def randomise(model: SpikingNet, size: int, seed: int = 0) -> SpikingNet:
     """Random lambda and beta, negative ones too, and running statistics that are random but let the input through."""
     torch.manual_seed(seed)
     model = model.double().train().requires_grad_(False)
-    norms = [norm for norm in normalisations(model) if not isinstance(norm, Soma) or norm.normalize]
+    norms = [norm for norm in normalisations(model) if norm.normalize]
     for norm in norms:
         nn.init.uniform_(norm.weight, 0.7, 1.6).mul_(torch.randn_like(norm.weight).sign())
         nn.init.normal_(norm.bias, 0, 0.15)

@@ -53,6 +53,15 @@ def biased(num_classes, in_channels, image_size, **settings):
 def single(num_classes, in_channels, image_size, **settings):
     return Small([Conv2d(in_channels, 8, 3, padding=1), Soma(8, **settings)], in_channels, image_size, num_classes)
 
+@network
+class Linear(nn.Module):
+    def __init__(self, num_classes, in_channels, image_size, **settings):
+        super().__init__()
+        self.decode = nn.Linear(in_channels * image_size**2, num_classes)
+
+    def forward(self, x, steps=None):
+        return self.decode(as_sequence(x, steps).flatten(2))
+
 @neuron
 class Bare(nn.Module):
     def __init__(self, channels, branches=1, **settings):
@@ -109,6 +118,27 @@ def test_other_networks_go_the_whole_way(rheobase: Command, others: tuple[str, .
         assert code == 0, err
     code, _, err = rheobase("fold", "other", *plugin)
     assert code == (changes[-1] == "neuron=Bare"), err
+
+
+@pytest.mark.parametrize("network", ["single", "Linear"])
+def test_networks_with_one_layer_of_neurons_or_none_are_measured(
+    rheobase: Command, others: tuple[str, ...], network: str
+) -> None:
+    plugin = others[:4]
+    for command in (
+        ("train", "stripes_tiny", "--set", "neuron=lif", "--set", f"network={network}", *others, "--out", "other"),
+        ("eval", "other", "--sweep", *plugin),
+        ("paper", "table1", "other", *plugin),
+        ("export", "other", "--to", "nir", "--int8", *plugin),
+        ("verify", "other/network-int8.nir", "other", *plugin),
+    ):
+        code, _, err = rheobase(*command)
+        assert code == 0, err
+    code, out, err = rheobase("paper", "fig6", "other", *plugin)
+    if network == "single":
+        assert (code, "second" in out) == (0, False), err
+    else:
+        assert (code, err) == (1, "error: other: its network has no layers of neurons, so there are no spikes\n")
 
 
 def test_what_an_optimiser_keeps_in_its_groups_is_resumed(rheobase: Command, others: tuple[str, ...]) -> None:

@@ -42,6 +42,25 @@ def test_a_signal_while_the_last_checkpoint_is_written_leaves_no_graph_and_no_ba
     assert ended == ["graph", "reporter"]
 
 
+def test_what_fails_before_the_first_step_leaves_no_bar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[str] = []
+
+    class Told(Reporter):
+        def start(self, folder: Path, epochs: int, steps: int, done: int) -> None:
+            shown.append("start")
+
+        def stop(self) -> None:
+            shown.append("stop")
+
+    def broken_off(writer: Writer, *groups: dict[str, Tensor]) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Writer, "reserve", broken_off)
+    with pytest.raises(KeyboardInterrupt):
+        train.fit(recipe("epochs=1"), out=tmp_path, device="cpu", reporter=Told())
+    assert shown.count("start") == shown.count("stop")
+
+
 @pytest.mark.parametrize("which", ["average", "network"])
 def test_neither_the_average_nor_the_weights_behind_it_may_be_lost(
     which: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -130,7 +130,7 @@ def look_for_checkpoints(rank: int, world: int, port: int, folder: Path, late: b
 def test_all_go_on_from_the_same_checkpoint_or_none_does(tmp_path: Path) -> None:
     for place in ("checkpoints", "late"):
         for step in (4, 8, 12) if place == "checkpoints" else (4,):
-            checkpoint.save(tmp_path / place, step, {"weights": {"w": torch.ones(1)}}, {}, keep=3)
+            checkpoint.save(tmp_path / place, step, {"weights": {"w": torch.ones(1)}}, {})
     (tmp_path / "checkpoints" / "00000012" / "weights.safetensors").write_bytes(b"damaged")
     run_team(look_for_checkpoints, 2, tmp_path, False)
     assert [(tmp_path / f"found-{rank}").read_text() for rank in (0, 1)] == ["8", "8"]

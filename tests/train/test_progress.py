@@ -15,7 +15,6 @@ def test_a_busy_machine_is_named(waited: float, said: str, monkeypatch: pytest.M
     monkeypatch.setattr(progress.time, "monotonic", lambda: clock["now"])
     monkeypatch.setattr(progress, "waited_seconds", lambda: clock["waited"])
     waiting = progress.Waiting()
-    waiting.begin()
     clock["now"], clock["waited"] = 110.0, 5.0 + waited
     assert (said in waiting.describe()) if said else waiting.describe() == ""
 

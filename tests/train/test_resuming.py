@@ -184,6 +184,15 @@ def test_a_resumed_run_keeps_its_number_of_threads(whole: Path, tmp_path: Path) 
     assert_identical(tmp_path, whole)
 
 
+@pytest.mark.parametrize("record", ["[]", '{"threads": "two"}', '{"threads": 0}', '{"threads": 1e9}'])
+def test_a_damaged_number_of_threads_is_one_sentence(record: str, tmp_path: Path) -> None:
+    with pytest.raises(train.Interrupted):
+        train.fit(recipe(), out=tmp_path, device="cpu", reporter=StopAt(2))
+    (tmp_path / "environment.json").write_text(f'{{"record": {record}}}')
+    with pytest.raises(ValueError, match=r"environment\.json does not say with how many threads the run started"):
+        train.fit(recipe(), out=tmp_path, resume=True, device="cpu")
+
+
 def test_a_kill_between_the_first_metrics_and_the_first_checkpoint(whole: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     shutil.copytree(whole, out, ignore=shutil.ignore_patterns("checkpoints"))

@@ -23,23 +23,15 @@ class Layer:
 
 def synapses(network: nn.Module, shape: tuple[int, ...]) -> list[Layer]:
     """Return every synapse of a network on meta or fake tensors, for one image of `shape` [C, H, W]."""
+    layers = {name: layer for name, layer in network.named_modules() if isinstance(layer, nn.Conv2d | nn.Linear)}
     found = []
 
-    def hook(name: str, module: nn.Module, output: Tensor) -> None:
-        weight = module.weight
-        assert isinstance(weight, Tensor)
-        positions = output.numel() // output.shape[2]
-        found.append(Layer(name, sum(p.numel() for p in module.parameters()), weight.numel() * positions))
+    def measure(name: str, output: Tensor) -> None:
+        layer, positions = layers[name], output.numel() // output.shape[2]
+        found.append(Layer(name, sum(p.numel() for p in layer.parameters()), layer.weight.numel() * positions))
 
-    handles = [
-        module.register_forward_hook(lambda m, _, output, name=name: hook(name, m, output))
-        for name, module in network.named_modules()
-        if isinstance(module, nn.Conv2d | nn.Linear)
-    ]
-    with torch.no_grad():
-        network.eval()(_image(network, shape), 1)
-    for handle in handles:
-        handle.remove()
+    with torch.no_grad(), watched(network, layers, measure):
+        network(_image(network, shape), 1)
     return found
 
 

@@ -276,8 +276,6 @@ def predict(
 
 def deploy(run: Path) -> None:
     """Fold the network of a run, write it (as NIR if the extra is installed), verify the file and print one line."""
-    import torch
-
     from rheobase.deploy.formats import native, nir
     from rheobase.tasks.open import folded
     from rheobase.tasks.verify import verify as compare
@@ -290,7 +288,7 @@ def deploy(run: Path) -> None:
     if installed("nir"):
         target = run / "network.nir"
         nir.write(network, target, opened.data.shape)
-    found = compare(target, opened, data=None, images=32, simulated=1, device=torch.device("cpu"))
+    found = compare(target, opened)
     console.print(
         f"deployed to {target}: at most {100 * max(found.agreement.layers.values()):.4f} % of spikes differ, "
         f"test accuracy {100 * found.deployed:.2f} %; verdict: {found.verdict}"

@@ -86,7 +86,6 @@ def plan(
     timed = where.type == "cuda" or not grouped  # a CPU would take minutes and say nothing about many GPUs
     timesteps = plan.timed_timesteps(chosen, where)
     waiting = Waiting()
-    waiting.begin()
     times = _times(chosen, info, where) if timed else None
     busy = waiting.describe() if timed else ""
     forecast = scale.forecast(chosen, info, cluster, times.step if times and where.type == "cuda" else None)
@@ -116,7 +115,7 @@ def plan(
     console.print(rows, soft_wrap=False)
     console.print(f"{plan.RESERVED_GIB:g} GiB is reserved for CUDA itself.")
     if timed:
-        images = min(chosen.batch_size, info.images or chosen.batch_size)  # a small set is one batch
+        images = plan.images_per_step(chosen, info)
         console.print(f"{device_name(where)}{_timed(computed, times, images, timesteps)}{busy}")
     (largest,) = (mode["largest_batch"] for mode in modes if mode["memory"] == chosen.memory)
     _print_forecast(chosen, forecast, device_name(where), computed.precision, largest)

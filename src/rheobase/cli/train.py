@@ -138,7 +138,7 @@ def train(
         if recipe or changes or out or go_on or seeds or start or keep_best:
             others = "RECIPE, --set, --seed, --seeds, --out, --continue, --from, --freeze and --keep-best"
             raise ValueError(f"--resume continues a run unchanged; leave out {others}")
-        run = _resume(resume, new_data=new_data, **options)
+        run = _start_or_go_on(None, resume, go_on=True, new_data=new_data, start=None, keep_best=False, **options)
     elif recipe is None:
         raise ValueError(f"no recipe given; choose one of {', '.join(recipes.RECIPES)}, or --resume a run")
     elif recipe not in recipes.RECIPES and Path(recipe, "recipe.json").is_file():
@@ -181,27 +181,8 @@ def _distinct(seeds: str) -> list[str]:
     return found
 
 
-def _resume(folder: Path, *, new_data: bool, **options: Any) -> "Run | None":
-    """The run in `folder`, trained to its end; None, and a sentence, if it was at its end already."""
-    from rheobase.train.standing import Standing, standing
-
-    with _team(options) as team:
-        if standing(folder, None, team=team) is Standing.FINISHED:
-            _tell_finished(folder)
-            return None
-        return _fit(None, out=folder, resume=True, new_data=new_data, **options)
-
-
-def _tell_finished(folder: Path) -> None:
-    from rheobase.train.runs import Run
-
-    if _leads():
-        recipe = Run(folder).recipe
-        console.print(f"{folder} is finished: {counted(recipe.epochs, 'epoch')} of {recipe.name}, seed {recipe.seed}")
-
-
 def _start_or_go_on(
-    recipe: "Recipe",
+    recipe: "Recipe | None",
     out: Path | None,
     *,
     go_on: bool,
@@ -210,15 +191,18 @@ def _start_or_go_on(
     keep_best: bool,
     **options: Any,
 ) -> "Run | None":
-    """Train `recipe` in `out` to its end and return the run; say so and return None if it is already finished."""
+    """Train `recipe`, or the run in `out`, to its end and return the run; if it is finished, say so and return None."""
+    from rheobase.train.runs import Run
     from rheobase.train.standing import Standing, standing
 
     with _team(options) as team:
         found = standing(out, recipe, start, team) if go_on and out is not None else Standing.NEW
         if found is Standing.FINISHED and out is not None:
-            _tell_finished(out)
+            if _leads():
+                own = Run(out).recipe
+                console.print(f"{out} is finished: {counted(own.epochs, 'epoch')} of {own.name}, seed {own.seed}")
             return None
-        if found is Standing.UNFINISHED:
+        if found is Standing.UNFINISHED or recipe is None:
             if keep_best and out is not None and not (out / "best").is_dir():
                 raise ValueError(
                     f"{out} holds a run that was started without --keep-best; leave it out to resume the run"

@@ -1,6 +1,6 @@
 """Run the integer version of a network layer by layer while it is being made."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from math import prod
 
 import torch
@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from rheobase.deploy.lower import node_shapes
 from rheobase.deploy.network import INPUT, Network
 from rheobase.deploy.nodes import LIF
+from rheobase.deploy.pairs import pair, positions
 
 MEMORY = 2**28  # bytes for the spikes of the widest layer, which take one each
 BATCH = 16  # images that run at once
@@ -41,7 +42,8 @@ class Calibration:
         steps = max(len(x) for x in sent.values())
         most = min(PLACES, VALUES // max(conv.weight[0].numel() for conv in synapses.values()))
         first = sent[name]
-        where = _places((steps, first.shape[1], *_size(conv, first.shape[3:])), max(1, most))
+        size = positions(first.shape[3:], conv.kernel_size, conv.stride, pair(conv.padding), conv.dilation)
+        where = _places((steps, first.shape[1], *size), max(1, most))
         where = tuple(index.to(first.device) for index in where)
         return {name: _read(sent[name], conv, where) for name, conv in synapses.items()}
 
@@ -67,13 +69,6 @@ class Calibration:
                 currents.append(conv(x.to(conv.weight.dtype).flatten(0, 1)).unflatten(0, x.shape[:2]))
             parts.append(nodes[name](currents, self.timesteps) > 0)
         return torch.cat(parts, 1)
-
-
-def _size(conv: nn.Conv2d, size: Sequence[int]) -> list[int]:
-    """Return height and width of the convolution's output for images of this size."""
-    assert not isinstance(conv.padding, str)
-    windows = zip(size, conv.padding, conv.dilation, conv.kernel_size, conv.stride, strict=True)
-    return [(n + 2 * p - d * (k - 1) - 1) // s + 1 for n, p, d, k, s in windows]
 
 
 def _places(shape: tuple[int, ...], most: int) -> Places:

@@ -14,7 +14,6 @@ decay = 1 - 1 / tau and v_th = v_threshold.)
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TypeGuard
 
 import safetensors
 import safetensors.torch
@@ -23,7 +22,7 @@ from torch import Tensor, nn
 
 from rheobase.files import first_line
 from rheobase.models import SpikingNet
-from rheobase.nn import Soma, TdBN
+from rheobase.nn import TdBN
 
 STYLES = ("gamma", "explicit")
 State = Mapping[str, Tensor]
@@ -53,7 +52,7 @@ def branch_names(model: SpikingNet) -> list[str]:
     for path, module in model.named_modules():
         if isinstance(module, (nn.Conv2d, nn.Linear)):
             names.append(path)
-        elif _normalises(module):
+        elif isinstance(module, TdBN) and module.normalize:
             names += [f"{path}.{branch}" for branch in range(module.branches)]
     return names
 
@@ -98,7 +97,7 @@ def import_state(
                 module.bias = nn.Parameter(bias.to(module.weight))
             elif module.bias is not None:
                 module.bias.zero_()
-        elif _normalises(module):
+        elif isinstance(module, TdBN) and module.normalize:
             for branch in range(module.branches):
                 key, own = f"{path}.{branch}", module.branches**-0.5 * module.v_th
                 factor = 1.0 if style == "gamma" else (factors or {}).get(key, own)
@@ -114,10 +113,6 @@ def import_state(
     left = {name for name in state if not name.endswith("num_batches_tracked")} - used
     if left:
         raise ValueError(f"the checkpoint has layers that names does not mention: {_prefixes(left)}")
-
-
-def _normalises(module: nn.Module) -> TypeGuard[TdBN]:
-    return isinstance(module, TdBN) and not (isinstance(module, Soma) and not module.normalize)
 
 
 def _nothing(shape: torch.Size, factor: float, eps: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from rheobase.deploy.convolution import convolution
 from rheobase.deploy.network import INPUT, Network
 from rheobase.deploy.nodes import LIF, Scale
-from rheobase.deploy.pairs import pair
+from rheobase.deploy.pairs import pair, positions
 
 Shape = tuple[int, ...]
 Part = tuple[tuple[str, ...], list[nn.Module]]  # the sum of these nodes, after these pools and flattens
@@ -128,8 +128,7 @@ def _after_pools(name: str, conv: nn.Conv2d, pools: list[nn.Module], shape: Shap
     for pool in pools:
         if not isinstance(pool, nn.AvgPool2d):
             raise ValueError(f"'{name}': a convolution after {type(pool).__name__} is not a plain convolution")
-        windows = zip(sizes[-1], pair(pool.kernel_size), pair(pool.stride), pair(pool.padding), strict=True)
-        sizes.append(tuple((n + 2 * p - k) // s + 1 for n, k, s, p in windows))
+        sizes.append(positions(sizes[-1], pair(pool.kernel_size), pair(pool.stride), pair(pool.padding)))
     for pool, size, pooled in reversed(list(zip(pools, sizes, sizes[1:], strict=False))):
         assert isinstance(pool, nn.AvgPool2d)
         kernel, stride, padding = pair(pool.kernel_size), pair(pool.stride), pair(pool.padding)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from rheobase import limits
 from rheobase.deploy import hdf5
-from rheobase.deploy.pairs import pair, whole
+from rheobase.deploy.pairs import pair, positions, whole
 from rheobase.files import first_line
 
 Shape = tuple[int, ...]
@@ -189,11 +189,8 @@ def _expect(values: NDArray[Any], ndim: int) -> NDArray[Any]:
 
 def _slide(values: Values, kernel: Shape, size: Shape) -> Shape:
     """Return height and width after sliding a window. Store stride, padding and kernel size as pairs."""
-    values["stride"], values["padding"] = np.array(pair(values["stride"], 1)), np.array(pair(values["padding"], 0))
-    values["kernel_size"] = np.array(kernel)
-    if max(values["padding"].tolist()) > max(kernel):
-        raise ValueError(f"a padding of {values['padding'].tolist()} is larger than the kernel {list(kernel)}")
-    return tuple(
-        (n + 2 * p - k) // s + 1
-        for n, k, s, p in zip(size[1:], kernel, values["stride"].tolist(), values["padding"].tolist(), strict=True)
-    )
+    stride, padding = pair(values["stride"], 1), pair(values["padding"])
+    values |= {"stride": np.array(stride), "padding": np.array(padding), "kernel_size": np.array(kernel)}
+    if max(padding) > max(kernel):
+        raise ValueError(f"a padding of {list(padding)} is larger than the kernel {list(kernel)}")
+    return positions(size[1:], kernel, stride, padding)

@@ -11,7 +11,7 @@ from torch import nn
 from rheobase import limits
 from rheobase.deploy.network import INPUT, Network
 from rheobase.deploy.nodes import LIF, Scale
-from rheobase.deploy.pairs import pair
+from rheobase.deploy.pairs import pair, positions
 
 Shape = tuple[int, ...]
 COPIES = 2  # of an output: one in the making, one that is kept
@@ -67,10 +67,10 @@ def _after(node: nn.Module, shape: Shape) -> Shape | None:
     if isinstance(node, nn.AdaptiveAvgPool2d):
         return (shape[0], 1, 1)
     if isinstance(node, nn.Conv2d):
-        reach = [d * (k - 1) + 1 for d, k in zip(node.dilation, node.kernel_size, strict=True)]
-        return (node.out_channels, *_slid(shape, reach, node)) if shape[0] == node.in_channels else None
+        size = positions(shape[1:], node.kernel_size, node.stride, pair(node.padding), node.dilation)
+        return (node.out_channels, *size) if shape[0] == node.in_channels else None
     assert isinstance(node, nn.AvgPool2d)
-    return (shape[0], *_slid(shape, pair(node.kernel_size), node))
+    return (shape[0], *positions(shape[1:], pair(node.kernel_size), pair(node.stride), pair(node.padding)))
 
 
 def _windows(node: nn.Module, after: Shape) -> int:
@@ -78,9 +78,3 @@ def _windows(node: nn.Module, after: Shape) -> int:
     if not isinstance(node, nn.Conv2d):
         return 0
     return node.in_channels * prod(node.kernel_size) * prod(after[1:])
-
-
-def _slid(shape: Shape, kernel: tuple[int, ...] | list[int], node: nn.Conv2d | nn.AvgPool2d) -> Shape:
-    """Return height and width after sliding a window."""
-    stride, padding = pair(node.stride), pair(node.padding)
-    return tuple((n + 2 * p - k) // s + 1 for n, k, s, p in zip(shape[1:], kernel, stride, padding, strict=True))

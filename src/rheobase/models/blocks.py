@@ -207,3 +207,7 @@ class GlobalHead(nn.Module):
 
     def forward(self, s: Tensor) -> Tensor:
         return self.decode(s.mean((-2, -1)))
+
+
+Block = type[PlainBlock | PooledBlock | BasicBlock | Bottleneck | SEWBlock | SEWBottleneck | MSBlock]
+Head = type[GlobalHead | PooledHead | DenseHead]

@@ -2,66 +2,52 @@
 
 from typing import Any
 
-from rheobase.models.blocks import DenseHead, GlobalHead, MSBlock, PooledBlock, PooledHead, SEWBlock, SEWBottleneck
-from rheobase.models.networks import stem
-from rheobase.models.spiking_net import Block, SpikingNet, Stage
+from rheobase.models.blocks import DenseHead, GlobalHead, MSBlock, PooledBlock, SEWBlock, SEWBottleneck
+from rheobase.models.networks import for_cifar, for_imagenet, stem
+from rheobase.models.spiking_net import SpikingNet, Stage
 from rheobase.plugins import network
-
-DEPTHS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3)}
-
-
-def _for_imagenet(block: Block, depth: int, in_channels: int, **options: Any) -> SpikingNet:
-    """Build a network in the layout of the paper's ResNet-34: strides instead of max pooling."""
-    stages: list[Stage] = [(block, 64 * 2**i, count, 2) for i, count in enumerate(DEPTHS[depth])]
-    return SpikingNet(stem=stem(in_channels, 64, kernel=7, stride=2), stages=stages, head=GlobalHead, **options)
-
-
-def _for_cifar(block: Block, in_channels: int, **options: Any) -> SpikingNet:
-    """Build a network in the layout of the paper's ResNet-19."""
-    stages: list[Stage] = [(block, 128, 3, 1), (block, 256, 3, 2), (block, 512, 2, 2)]
-    return SpikingNet(stem=stem(in_channels, 128), stages=stages, head=PooledHead, **options)
 
 
 @network
 def sew_resnet18(num_classes: int = 1000, in_channels: int = 3, image_size: int = 224, **options: Any) -> SpikingNet:
     """SEW-ResNet-18 (Fang et al. 2021), which adds spikes. For ImageNet."""
-    return _for_imagenet(SEWBlock, 18, in_channels, num_classes=num_classes, image_size=image_size, **options)
+    return for_imagenet(SEWBlock, 18, in_channels, num_classes=num_classes, image_size=image_size, **options)
 
 
 @network
 def sew_resnet34(num_classes: int = 1000, in_channels: int = 3, image_size: int = 224, **options: Any) -> SpikingNet:
     """SEW-ResNet-34, for ImageNet."""
-    return _for_imagenet(SEWBlock, 34, in_channels, num_classes=num_classes, image_size=image_size, **options)
+    return for_imagenet(SEWBlock, 34, in_channels, num_classes=num_classes, image_size=image_size, **options)
 
 
 @network
 def sew_resnet50(num_classes: int = 1000, in_channels: int = 3, image_size: int = 224, **options: Any) -> SpikingNet:
     """SEW-ResNet-50, for ImageNet, with bottleneck blocks."""
-    return _for_imagenet(SEWBottleneck, 50, in_channels, num_classes=num_classes, image_size=image_size, **options)
+    return for_imagenet(SEWBottleneck, 50, in_channels, num_classes=num_classes, image_size=image_size, **options)
 
 
 @network
 def sew_resnet19(num_classes: int = 10, in_channels: int = 3, image_size: int = 32, **options: Any) -> SpikingNet:
     """The paper's ResNet-19 in SEW style: blocks add spikes."""
-    return _for_cifar(SEWBlock, in_channels, num_classes=num_classes, image_size=image_size, **options)
+    return for_cifar(SEWBlock, in_channels, num_classes=num_classes, image_size=image_size, **options)
 
 
 @network
 def ms_resnet18(num_classes: int = 1000, in_channels: int = 3, image_size: int = 224, **options: Any) -> SpikingNet:
     """MS-ResNet-18 (Hu et al. 2021), which adds currents. For ImageNet."""
-    return _for_imagenet(MSBlock, 18, in_channels, num_classes=num_classes, image_size=image_size, **options)
+    return for_imagenet(MSBlock, 18, in_channels, num_classes=num_classes, image_size=image_size, **options)
 
 
 @network
 def ms_resnet34(num_classes: int = 1000, in_channels: int = 3, image_size: int = 224, **options: Any) -> SpikingNet:
     """MS-ResNet-34, for ImageNet."""
-    return _for_imagenet(MSBlock, 34, in_channels, num_classes=num_classes, image_size=image_size, **options)
+    return for_imagenet(MSBlock, 34, in_channels, num_classes=num_classes, image_size=image_size, **options)
 
 
 @network
 def ms_resnet19(num_classes: int = 10, in_channels: int = 3, image_size: int = 32, **options: Any) -> SpikingNet:
     """The paper's ResNet-19 in MS style: blocks add currents."""
-    return _for_cifar(MSBlock, in_channels, num_classes=num_classes, image_size=image_size, **options)
+    return for_cifar(MSBlock, in_channels, num_classes=num_classes, image_size=image_size, **options)
 
 
 @network

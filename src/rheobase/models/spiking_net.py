@@ -7,24 +7,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from rheobase.models.blocks import (
-    BasicBlock,
-    Bottleneck,
-    DenseHead,
-    GlobalHead,
-    MSBlock,
-    PlainBlock,
-    PooledBlock,
-    PooledHead,
-    SEWBlock,
-    SEWBottleneck,
-    SomaFactory,
-)
+from rheobase.models.blocks import Block, GlobalHead, Head, MSBlock, SomaFactory
 from rheobase.nn import Conv2d, Soma, TdBN, as_sequence
 
-Block = type[PlainBlock | PooledBlock | BasicBlock | Bottleneck | SEWBlock | SEWBottleneck | MSBlock]
 Stage = tuple[Block, int, int, int]
-Head = type[GlobalHead | PooledHead | DenseHead]
 
 
 class SpikingNet(nn.Module):

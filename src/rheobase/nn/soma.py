@@ -14,6 +14,9 @@ from rheobase.nn.convolution import DeferredConv, carried_out
 from rheobase.nn.tdbn import TdBN
 
 LEARN_DECAY = ("none", "layer", "channel")
+_SETTINGS = (
+    "normalize", "decay", "v_th", "width", "surrogate", "reset", "reset_gradient", "learn_decay", "eps", "momentum",
+)  # fmt: skip
 
 
 class Soma(TdBN):
@@ -89,18 +92,7 @@ class Soma(TdBN):
     @property
     def settings(self) -> dict[str, Any]:
         """The arguments that make another soma like this one, except channels and branches."""
-        return {
-            "normalize": self.normalize,
-            "decay": self.decay,
-            "v_th": self.v_th,
-            "width": self.width,
-            "surrogate": self.surrogate,
-            "reset": self.reset,
-            "reset_gradient": self.reset_gradient,
-            "learn_decay": self.learn_decay,
-            "eps": self.eps,
-            "momentum": self.momentum,
-        }
+        return {name: getattr(self, name) for name in _SETTINGS}
 
     def _fire(
         self, xs: Sequence[Tensor | DeferredConv], weight: Tensor, moments: Moments | None

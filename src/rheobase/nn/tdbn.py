@@ -27,6 +27,7 @@ class TdBN(nn.Module):
     running_mean: Tensor
     running_var: Tensor
     group: ProcessGroup | None = None
+    normalize = True  # some somas receive currents that an earlier layer normalised
 
     def __init__(
         self, channels: int, branches: int = 1, *, v_th: float = 0.5, eps: float = 1e-5, momentum: float = 0.1

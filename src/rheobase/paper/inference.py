@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -44,12 +45,14 @@ def fig6(*, run: Path | None = None, data: Path | None = None, images: int = 16,
         source = f"{NOISE}, T = {TIMESTEPS}"
     comparison = ["The paper: firing is sparse in every layer, and rates decrease slowly with depth."]
     for name, layers in found.items():
-        half = len(layers) // 2
-        early, late = (sum(layer.rate for layer in part) / len(part) for part in (layers[:half], layers[half:]))
-        comparison.append(
-            f"{name}: {min(layer.rate for layer in layers):.3f} to {max(layer.rate for layer in layers):.3f} spikes "
-            f"per neuron and timestep; on average {early:.3f} in the first half of layers, {late:.3f} in the second."
-        )
+        if not layers:
+            raise ValueError(f"{run}: its network has no layers of neurons, so there are no spikes")
+        rates = [layer.rate for layer in layers]
+        line, half = f"{name}: {min(rates):.3f} to {max(rates):.3f} spikes per neuron and timestep", len(rates) // 2
+        if half:
+            early, late = fmean(rates[:half]), fmean(rates[half:])
+            line += f"; on average {early:.3f} in the first half of layers, {late:.3f} in the second"
+        comparison.append(f"{line}.")
     content = {name: [asdict(layer) for layer in layers] for name, layers in found.items()}
     return Result("fig6", "Fig. 6: spikes per neuron", source, content, comparison, fig6_charts(content), device)
 
@@ -83,7 +86,7 @@ def table6(
         name, timesteps = "resnet19", TIMESTEPS
         network, x = _untrained(name, 32)
         source = f"{NOISE}, T = {timesteps}"
-    counted = operations(fold(network).to(device), x.to(device), timesteps if x.ndim == 4 else None)
+    counted = operations(fold(network).to(device), x.to(device), timesteps)
     additions, multiplications = counted.count()
     folded_additions, folded = counted.count(fold_pooling=True)
     _, once = counted.count(encode_once=True)

@@ -1,6 +1,5 @@
 """Run several jobs at the same time, each in its own process, so that one failure does not affect the others."""
 
-import os
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -10,6 +9,8 @@ from multiprocessing.context import SpawnProcess
 from typing import Any
 
 import torch
+
+from rheobase.data.workers import cores
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ def isolated(function: Callable[..., Any], jobs: Sequence[tuple[Any, ...]]) -> I
     running: dict[Connection, tuple[int, SpawnProcess]] = {}
     try:
         while to_start or running:
-            while to_start and len(running) < (os.cpu_count() or 1):
+            while to_start and len(running) < cores():
                 index, job = to_start.pop(0)
                 receiver, sender = context.Pipe(duplex=False)
                 process = context.Process(target=_send, args=(sender, function, job), daemon=True)

@@ -226,7 +226,7 @@ def table(name: str, runs: list[Path], *, epochs: int = 3) -> Result:
         + (
             f" One inference takes {row['additions']:.3g} additions and {row['multiplications']:.3g} multiplications, "
             f"{1e3 * row['joule']:.3g} mJ, at {row['firing_rate']:.3f} spikes per neuron and timestep."
-            if row["joule"] is not None
+            if None not in (row["joule"], row["firing_rate"])
             else ""
         )
         + (" The recordings are simulated, so this says nothing about real ones." if row.get("simulated") else "")

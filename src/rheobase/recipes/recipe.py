@@ -191,9 +191,8 @@ class Recipe:
 
     def slicing(self) -> dict[str, int | str]:
         """Return the slicing settings that differ from the dataset's defaults."""
-        defaults = {f.name: f.default for f in fields(self)}
         chosen = {name: getattr(self, name) for name in ("slice_by", "window", "sensor")}
-        return {name: value for name, value in chosen.items() if value != defaults[name]}
+        return {name: value for name, value in chosen.items() if value != getattr(Recipe, name)}
 
     def timesteps_at(self, epoch: int) -> int:
         """Return T in this epoch; epochs count from 0."""

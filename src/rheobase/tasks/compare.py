@@ -199,6 +199,7 @@ def _member(run: Run, sizes: "Sizes") -> Member:
     last, best = (tested[-1], max(tested, key=lambda row: row["test_accuracy"])) if tested else ({}, {})
     rates = {node_name(path): rate for path, rate in last.get("firing_rates", {}).items()}
     inputs = last.get("input_rates")
+    costs = sizes.costs(rates, run.recipe.timesteps, inputs)
     return Member(
         folder=str(run.folder),
         seed=run.recipe.seed,
@@ -206,8 +207,8 @@ def _member(run: Run, sizes: "Sizes") -> Member:
         accuracy_best=best.get("test_accuracy"),
         best_epoch=best.get("epoch"),
         seconds=rows[-1].get("elapsed") if rows else None,
-        firing_rate=sizes.rate(rates),
-        joule=sizes.joule(rates, run.recipe.timesteps, inputs),
+        firing_rate=costs["firing_rate"],
+        joule=costs["joule"],
         not_known=sizes.reason or (NO_INPUTS if sizes.recordings and rates and not inputs else None),
     )
 
@@ -240,33 +241,23 @@ class Sizes:
             return cls(known, None, f"{'energy' if known else 'rate and energy'} unknown ({first_line(error)})")
         return cls(reached.neurons, reached, recordings=bool(data_of(run).timesteps))
 
-    def rate(self, rates: dict[str, float]) -> float | None:
-        """Return the mean spikes per neuron and timestep."""
-        if not self.neurons or self.neurons.keys() != rates.keys():
-            return None
-        return sum(rates[name] * n for name, n in self.neurons.items()) / sum(self.neurons.values())
-
-    def joule(self, rates: dict[str, float], timesteps: int, inputs: dict[str, float] | None = None) -> float | None:
-        """Return the energy of one inference; of recordings, with these `inputs` (see `FanOut.operations`)."""
-        reached = self._reached(rates, inputs)
-        return reached.joule(rates, timesteps, inputs) if reached else None
-
     def costs(
         self, rates: dict[str, float], timesteps: int, inputs: dict[str, float] | None = None
     ) -> dict[str, float | None]:
-        """Return the mean spikes per neuron and timestep, and the operations and energy of one inference."""
-        reached = self._reached(rates, inputs)
+        """Return the mean spikes per neuron and timestep, and the operations and energy of one inference.
+
+        Of recordings, `inputs` must be known (see `FanOut.operations`).
+        """
+        known, neurons = self.neurons.keys() == rates.keys(), sum(self.neurons.values())
+        spikes = sum(rates[name] * n for name, n in self.neurons.items()) if known else 0.0
+        reached = self.reached if known and (inputs or not self.recordings) else None
         additions, multiplications = reached.operations(rates, timesteps, inputs) if reached else (None, None)
         return {
-            "firing_rate": self.rate(rates),
+            "firing_rate": spikes / neurons if known and neurons else None,
             "additions": additions,
             "multiplications": multiplications,
-            "joule": self.joule(rates, timesteps, inputs),
+            "joule": reached.joule(rates, timesteps, inputs) if reached else None,
         }
-
-    def _reached(self, rates: dict[str, float], inputs: dict[str, float] | None) -> FanOut | None:
-        known = self.neurons.keys() == rates.keys() and (inputs or not self.recordings)
-        return self.reached if known else None
 
 
 def _folded(run: Run, network: nn.Module) -> Network:

@@ -57,9 +57,8 @@ def quantized(
 ) -> Network:
     """Return the quantised network, on the CPU. It is calibrated with training images on `device`."""
     images = calibration_images(dataset, recipe)
-    timesteps = recipe.timesteps if images.ndim == 4 else None
     with cudnn(allow_tf32=False):
-        return quantize(copy.deepcopy(network).to(device), images, timesteps, tell, bits=bits).cpu()
+        return quantize(copy.deepcopy(network).to(device), images, recipe.timesteps, tell, bits=bits).cpu()
 
 
 def calibration_images(dataset: Dataset, recipe: Recipe) -> Tensor:

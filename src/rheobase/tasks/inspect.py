@@ -119,7 +119,7 @@ def _deployed(network: nn.Module, x: Tensor, timesteps: int) -> dict[str, Any]:
 
 
 def _counted(folded: Network, x: Tensor, timesteps: int) -> dict[str, Any]:
-    counted = operations(folded, x, timesteps if x.ndim == 4 else None)
+    counted = operations(folded, x, timesteps)
     additions, multiplications = counted.count()
     done = {
         "images": counted.images,
@@ -235,7 +235,7 @@ def _membranes(network: nn.Module, x: Tensor, timesteps: int) -> dict[str, Any]:
             return current
 
         soma.observe = see
-    law(x, timesteps if x.ndim == 4 else None)
+    law(x, timesteps)
     return found
 
 
@@ -250,7 +250,7 @@ def _samples(
     spikes: dict[str, Tensor] = {}
     picked = x[chosen] if x.ndim == 4 else x[:, chosen]
     with watched(network, _neurons(network), spikes.__setitem__):
-        network(picked, timesteps if x.ndim == 4 else None)
+        network(picked, timesteps)
     samples = []
     for i, image in enumerate(chosen):
         raster = {}

@@ -90,7 +90,7 @@ def measured(
             Measured(
                 timesteps=t,
                 accuracy=point.accuracy,
-                firing_rate=sum(rates[name] * count for name, count in reach.neurons.items()) / neurons,
+                firing_rate=sum(rates[name] * count for name, count in reach.neurons.items()) / max(1, neurons),
                 additions=additions,
                 multiplications=multiplications,
                 joule=reach.joule(rates, t),

@@ -162,7 +162,7 @@ def verify(
         if graph is not None and simulated:
             simulation = _simulation(graph, own, x, timesteps, min(simulated, x.shape[-4]))
         few, _ = first_images(dataset, recipe, IMAGES, torch.float64)
-        counted = operations(network, few.to(device), timesteps if few.ndim == 4 else None).count()
+        counted = operations(network, few.to(device), timesteps).count()
     else:  # an ONNX file does not show its spikes
         expected, own = Record({}, expected.logits), Record({}, network(x, timesteps).double())
 

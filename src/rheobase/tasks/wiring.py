@@ -12,7 +12,7 @@ from rheobase.deploy.nodes import LIF
 @torch.no_grad()
 def wiring(network: Network, x: Tensor, timesteps: int) -> list[dict[str, Any]]:
     """Return the layers of neurons, and the logits, with their shapes, synapses and the layers that feed them."""
-    shapes = {name: list(value.shape[2:]) for name, value in network.run(x, timesteps if x.ndim == 4 else None)}
+    shapes = {name: list(value.shape[2:]) for name, value in network.run(x, timesteps)}
     last = list(network.nodes)[-1]
     graph = []
     for name, node in network.nodes.items():

@@ -59,15 +59,9 @@ class Checkpoint:
 
 
 def save(
-    folder: Path,
-    step: int,
-    tensors: dict[str, Tensors],
-    state: dict[str, Any],
-    *,
-    part_bytes: int | None = None,
-    keep: int = KEEP,
+    folder: Path, step: int, tensors: dict[str, Tensors], state: dict[str, Any], *, part_bytes: int | None = None
 ) -> Path:
-    """Write checkpoint `step` into `folder`. Remove all but the newest `keep` checkpoints. Return its path."""
+    """Write checkpoint `step` into `folder`. Remove all but the newest two checkpoints. Return its path."""
     path = place(folder, step)
     files = {f"{name}.safetensors": tensorfile.chunks(group) for name, group in tensors.items()}
     text = json.dumps(state, indent=1, sort_keys=True, allow_nan=False) + "\n"
@@ -87,7 +81,7 @@ def save(
     except OSError as error:
         shutil.rmtree(temporary, ignore_errors=True)
         raise OSError(f"could not write checkpoint {path}: {error.strerror}{intact(folder)}") from error
-    for old in _steps(folder)[keep:]:
+    for old in _steps(folder)[KEEP:]:
         _remove(old)
     return path
 

@@ -27,6 +27,7 @@ from rheobase.train.trainer import Trainer
 from rheobase.train.waking import wake
 
 SAVE_SECONDS = 30.0
+MOST_THREADS = 2**12  # that a file may ask for
 
 
 def fit(
@@ -183,7 +184,12 @@ def _chosen(recipe: Recipe | None, earlier: Run | None, given: dict[str, Part | 
 def _as_it_began(run: Run, processes: int, device: torch.device, reporter: Reporter) -> Iterator[None]:
     """On a CPU, use as many threads as the run started with, so that every bit is the same. Report what differs."""
     began, now = run.environment, torch.get_num_threads()
-    then, number = began.get("processes", 1), began.get("record", {}).get("threads", now)
+    then, record = began.get("processes", 1), began.get("record", {})
+    number = record.get("threads", now) if isinstance(record, dict) else None
+    if type(number) is not int or not 0 < number <= MOST_THREADS:
+        raise ValueError(
+            f"{run.folder / 'environment.json'} does not say with how many threads the run started; restore it"
+        )
     precision = for_device(run.recipe, device).precision
     if run.precision != precision:
         reporter.note(f"started in {run.precision} and continues in {precision}: other rounding")

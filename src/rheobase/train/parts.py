@@ -1,6 +1,6 @@
 """The parts that a recipe names, as objects: from the shelves of `plugins`, or passed in Python."""
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rheobase import plugins
@@ -31,8 +31,7 @@ class Parts:
     @classmethod
     def of(cls, recipe: Recipe, **given: Any) -> "Parts":
         """Return the parts of `recipe`. Parts that are `given` replace those it names."""
-        named = {f.name: getattr(recipe, f.name) for f in fields(cls)}
-        return cls(**{name: given.get(name) or SHELVES[name].get(named[name]) for name in named})
+        return cls(**{n: given.get(n) or shelf.get(getattr(recipe, n)) for n, shelf in SHELVES.items()})
 
     @classmethod
     def missing(cls, recipe: Recipe, **given: Any) -> list[str]:

@@ -111,8 +111,7 @@ def times(
 
 def over_epochs(recipe: Recipe, data: DataInfo, step_of: Callable[[Recipe], float]) -> Times:
     """Return the time of all steps. `step_of` gives the time of one step for a recipe's batch and timesteps."""
-    if data.images:  # a small set is one batch
-        recipe = replace(recipe, batch_size=min(recipe.batch_size, data.images))
+    recipe = replace(recipe, batch_size=images_per_step(recipe, data))
     step = step_of(recipe)
     if not data.images:
         return Times(step, None, None)
@@ -123,6 +122,11 @@ def over_epochs(recipe: Recipe, data: DataInfo, step_of: Callable[[Recipe], floa
         short = replace(recipe, timesteps=recipe.short_timesteps, short_epochs=0)
         whole += short_epochs * steps * step_of(short)
     return Times(step, steps * step, whole)
+
+
+def images_per_step(recipe: Recipe, data: DataInfo) -> int:
+    """Return the number of images in a step. A small dataset is one batch."""
+    return min(recipe.batch_size, data.images or recipe.batch_size)
 
 
 def step_seconds(recipe: Recipe, data: DataInfo, device: torch.device, *, seconds: float = TIMED_SECONDS) -> float:

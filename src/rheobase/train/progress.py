@@ -34,10 +34,9 @@ def waited_seconds() -> float:
 
 
 class Waiting:
-    """Measure the fraction of time that this process waits for a core."""
+    """Measures, from its creation on, the fraction of time that this process waits for a core."""
 
-    def begin(self) -> None:
-        """Start measuring."""
+    def __init__(self) -> None:
         self.began, self.waited = time.monotonic(), waited_seconds()
 
     def describe(self) -> str:
@@ -81,13 +80,13 @@ class Lines(Reporter):
     def start(self, folder: Path, epochs: int, steps: int, done: int) -> None:
         self.epochs = epochs
         if self.advise and done < epochs * steps and (line := self.advise(folder, 1 - done / (epochs * steps))):
-            self.console.print(line, highlight=False, soft_wrap=True)
-        self.waiting.begin()
+            self.note(line)
+        self.waiting = Waiting()
 
     def epoch(self, row: dict[str, Any]) -> None:
         line = describe(row, self.epochs) + self.waiting.describe()
         self.console.print(line, highlight=False, soft_wrap=True)
-        self.waiting.begin()
+        self.waiting = Waiting()
 
 
 class Bar(Lines):

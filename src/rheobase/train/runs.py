@@ -4,7 +4,7 @@ import os
 import re
 import shutil
 import warnings
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from rheobase.plugins import Part
 from rheobase.recipes import Recipe
 from rheobase.recipes.settings import as_text, differences
 from rheobase.train import checkpoint, origins
-from rheobase.train.folders import BEGINNING, clear, own_folder, refuse_used
+from rheobase.train.folders import BEGINNING, clear, refuse_used
 from rheobase.train.parts import Parts
 from rheobase.train.record import write_result
 from rheobase.train.step import for_device
@@ -59,7 +59,7 @@ class Run:
     @classmethod
     def create(
         cls,
-        folder: Path | None,
+        folder: Path,
         recipe: Recipe,
         info: DataInfo,
         device: torch.device,
@@ -71,16 +71,14 @@ class Run:
         processes: int = 1,
         **given: Any,
     ) -> "Run":
-        """Create a run in `folder`, by default in the first free `runs/<recipe>-<number>`. The caller holds its lock.
+        """Create a run in `folder`. The caller holds its lock.
 
         A run that starts from another has a record of it, `start`, and a checkpoint 0 with the `weights`.
         """
         parts = Parts.of(recipe, **given)
         try:
-            if folder is not None:
-                refuse_used(folder)
-                clear(folder)
-            folder = folder or own_folder(recipe.name)
+            refuse_used(folder)
+            clear(folder)
             folder.mkdir(parents=True, exist_ok=True)
             (folder / BEGINNING).touch()
             how: dict[str, Any] = {"device": device, "seed": recipe.seed, "data": info.fingerprint}
@@ -95,9 +93,8 @@ class Run:
                 (folder / "best").mkdir()
             write_json(folder / "recipe.json", asdict(recipe))  # last, as this file makes the folder a run
         except OSError as error:
-            where = folder or Path("runs")
             raise OSError(
-                f"cannot write to {where}: {error.strerror or error}; choose another folder with --out"
+                f"cannot write to {folder}: {error.strerror or error}; choose another folder with --out"
             ) from error
         return cls(folder, **given)
 
@@ -297,7 +294,6 @@ def network_for(recipe: Recipe, data: DataInfo, parts: Parts | None = None) -> n
     parts = parts or Parts.of(recipe)
     soma = parts.neuron if recipe.normalisation == "tdbn" else VARIANTS[recipe.normalisation][1]
     ours = soma is Soma  # the default of every network, so only other somas are passed
-    papers = {f.name: f.default for f in fields(Recipe)}
     return build(
         parts.network,
         num_classes=len(data.classes),
@@ -307,7 +303,7 @@ def network_for(recipe: Recipe, data: DataInfo, parts: Parts | None = None) -> n
         v_th=recipe.v_th,
         width=recipe.width,
         memory=recipe.memory,
-        **{name: getattr(recipe, name) for name in CHOICES if getattr(recipe, name) != papers[name]},
+        **{name: getattr(recipe, name) for name in CHOICES if getattr(recipe, name) != getattr(Recipe, name)},
         **({} if ours else {"soma": soma}),
     )
 

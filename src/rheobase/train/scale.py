@@ -18,12 +18,13 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from rheobase.data import DataInfo
-from rheobase.nn import Soma, TdBN, normalisations
+from rheobase.nn import normalisations
 from rheobase.recipes import Recipe
 from rheobase.train import plan, steptimes
 from rheobase.train.freezing import freeze, train_mode
 from rheobase.train.runs import network_for
 from rheobase.train.steptimes import Estimate, Work
+from rheobase.train.sweep import doubling
 
 STATISTIC = 4  # bytes of a float32
 
@@ -113,7 +114,7 @@ class Traffic:
     def of(cls, network: nn.Module, statistics: str = "joined") -> "Traffic":
         """Return the traffic of a network in training mode. Local statistics cause none."""
         all_layers = normalisations(network) if statistics == "joined" else []
-        layers = [layer for layer in all_layers if layer.training and _normalises(layer)]
+        layers = [layer for layer in all_layers if layer.training and layer.normalize]
         return cls(
             gathered=tuple((2 * layer.branches + 1) * layer.channels * STATISTIC for layer in layers),
             reduced=tuple((layer.branches + 1) * layer.channels * STATISTIC for layer in layers),
@@ -187,8 +188,7 @@ def forecast(recipe: Recipe, data: DataInfo, asked: Cluster, timed: float | None
     pace = 1.0
 
     def alone(batch: int, timesteps: int) -> Estimate:
-        setting = {"timesteps": timesteps, "batch": batch}
-        found = table.estimate(recipe.network, data.size, work, **setting, memory=recipe.memory)
+        found = table.estimate(recipe.network, data.size, work, timesteps=timesteps, batch=batch, memory=recipe.memory)
         return replace(found, seconds=pace * found.seconds)
 
     if timed is not None:
@@ -205,7 +205,7 @@ def forecast(recipe: Recipe, data: DataInfo, asked: Cluster, timed: float | None
 
 def share(recipe: Recipe, data: DataInfo, where: Cluster) -> int:
     """Return the number of images of a batch for one GPU; if uneven, for the GPU with the most."""
-    size = _batch(recipe, data)
+    size = plan.images_per_step(recipe, data)
     if size < where.world:
         raise ValueError(
             f"{where.world} GPUs need at least as many images in a batch, got {size}; use fewer GPUs, or a "
@@ -222,7 +222,7 @@ def predict(recipe: Recipe, data: DataInfo, where: Cluster, traffic: Traffic, al
     waiting = statistics + gradients
     step = compute.seconds + waiting
     times = plan.over_epochs(recipe, data, lambda r: alone(own, r.timesteps).seconds + waiting)
-    size = _batch(recipe, data)
+    size = plan.images_per_step(recipe, data)
     return Prediction(
         gpus=where.gpus,
         nodes=where.nodes,
@@ -240,11 +240,6 @@ def predict(recipe: Recipe, data: DataInfo, where: Cluster, traffic: Traffic, al
     )
 
 
-def _batch(recipe: Recipe, data: DataInfo) -> int:
-    """Return the number of images in a step. A small dataset is one batch."""
-    return min(recipe.batch_size, data.images) if data.images else recipe.batch_size
-
-
 def counted(recipe: Recipe, data: DataInfo) -> tuple[Traffic, Work]:
     """Count the collectives and the work of a step of the recipe's network, without allocating memory."""
     with FakeTensorMode():
@@ -256,17 +251,8 @@ def counted(recipe: Recipe, data: DataInfo) -> tuple[Traffic, Work]:
 
 def ladder(asked: Cluster) -> Iterator[Cluster]:
     """Yield clusters with 1, 2, 4, ... GPUs in one node, then with 2, 4, ... nodes, up to the one asked for."""
-    for gpus in _doubled(asked.gpus):
+    for gpus in doubling(asked.gpus):
         yield replace(asked, gpus=gpus, nodes=1)
-    for nodes in _doubled(asked.nodes):
+    for nodes in doubling(asked.nodes):
         if nodes > 1:
             yield replace(asked, nodes=nodes)
-
-
-def _doubled(last: int) -> list[int]:
-    return [*(2**k for k in range(last.bit_length()) if 2**k < last), last]
-
-
-def _normalises(layer: TdBN) -> bool:
-    """Return whether a layer normalises. Some somas receive currents that an earlier layer normalised."""
-    return not isinstance(layer, Soma) or layer.normalize

@@ -62,6 +62,7 @@ class Trainer:
         freeze(self.network, recipe)
         self.summed = team.join(self.network, recipe.statistics)
         self.average = copy.deepcopy(self.network) if recipe.average else None
+        self.networks = [*dict.fromkeys((self.network, self.result))]  # one or two, in this order in all processes
         self.optimizer = make_optimizer(self.network, recipe, device, parts.optimizer)
         self.scaler = torch.amp.GradScaler(device.type, enabled=recipe.precision == "fp16")
         self.best = Best(run, part_bytes) if team.leads and run.best.is_dir() else None
@@ -81,11 +82,11 @@ class Trainer:
     def train(self, signals: Signals) -> None:
         """Train until the last epoch, or until a signal stops the run."""
         steps, accord = self.feed.steps, Accord(self.team, signals)
-        self.reporter.start(self.run.folder, self.recipe.epochs, steps, self.step)
+        timesteps, step = 0, None
         if self.best is not None:
             self.best.write(self.best.epoch)  # a kill may have come before this was done
         self.make_room()
-        timesteps, step = 0, None
+        self.reporter.start(self.run.folder, self.recipe.epochs, steps, self.step)
         try:
             with cudnn_for(self.recipe), signals.kept_for_later():
                 for epoch in range(self.step // steps, self.recipe.epochs):
@@ -166,7 +167,7 @@ class Trainer:
 
     def _average_buffers(self) -> None:
         """Replace the buffers that each process computes from its own images by their averages."""
-        for network in dict.fromkeys((self.network, self.result)):  # in the same order in all processes
+        for network in self.networks:
             for name, average in self.team.averaged_buffers(network, self.recipe.statistics).items():
                 network.get_buffer(name).copy_(average)
 
@@ -222,8 +223,7 @@ class Trainer:
 
         The weights in a checkpoint may be finite but lead to results that are not. One step shows it.
         """
-        networks = dict.fromkeys((self.network, self.result))
-        tensors = [t for network in networks for t in (*network.parameters(), *network.buffers())]
+        tensors = [t for network in self.networks for t in (*network.parameters(), *network.buffers())]
         sound = torch.stack([t.isfinite().all() for t in (*tensors, self.totals)]).all()
         self.proofs = dict([*self.proofs.items(), (self.saved_step, sound)][-2:])
 
@@ -268,7 +268,7 @@ class Trainer:
         if self.saved_step == self.step:
             return
         self.saved_step = self.step
-        weights = {network: self._weights(network) for network in dict.fromkeys((self.network, self.result))}
+        weights = {network: self._weights(network) for network in self.networks}
         totals = self.team.sum(self.totals)
         if not self.team.leads:
             return
@@ -308,7 +308,7 @@ class Trainer:
     def restore(self, saved: Checkpoint) -> None:
         """Continue from a checkpoint."""
         if saved.step == 0:  # only the weights to start from
-            for network in {self.network, self.result}:
+            for network in self.networks:
                 network.load_state_dict(saved.weights)
             return
         if "training" not in saved.tensors:

@@ -14,7 +14,6 @@ from rheobase.deploy.convolution import convolution
 from rheobase.deploy.network import Network
 from rheobase.deploy.nodes import LIF, Scale, linear
 from rheobase.deploy.pairs import LARGEST_INPUT, pair, whole
-from rheobase.deploy.quantize import in_units, int8_unit
 from rheobase.files import atomic_write, first_line, parse_json
 
 SUFFIX = ".safetensors"
@@ -33,10 +32,8 @@ _LATER: dict[str, dict[str, Any]] = {
 }  # options that a file omits if they have these values
 
 
-def save(network: Network, path: str | Path, *, int8: bool = False) -> None:
-    """Write `network` to the file `path`. With `int8`, store 8-bit weights and one unit per output channel."""
-    if int8 and network.integer:
-        raise ValueError("this network is quantised already, so its weights are integers; save it without int8")
+def save(network: Network, path: str | Path) -> None:
+    """Write `network` to the file `path`."""
     nodes = [
         {
             "name": name,
@@ -53,11 +50,6 @@ def save(network: Network, path: str | Path, *, int8: bool = False) -> None:
         "info": json.dumps(network.info),
     }
     tensors = {name: t.detach().cpu().contiguous() for name, t in network.nodes.state_dict().items()}
-    for name, node in network.nodes.items() if int8 else ():
-        if isinstance(node, nn.Conv2d | nn.Linear):
-            unit = int8_unit([node.weight])
-            tensors[f"{name}.unit"] = unit.cpu()
-            tensors[f"{name}.weight"] = in_units(node.weight, unit).to("cpu", torch.int8).contiguous()
     with atomic_write(Path(path)) as part:
         part.write_bytes(safetensors.torch.save(tensors, header))
 
@@ -90,7 +82,7 @@ def _network(header: dict[str, str], tensors: dict[str, Tensor]) -> Network:
     for node in parse_json(header["nodes"]):
         name = node["name"]
         own = {key: tensors.get(f"{name}.{key}") for key in ("weight", "bias", "v_th", "decay", "initial")}
-        if f"{name}.unit" in tensors:
+        if f"{name}.unit" in tensors:  # earlier versions wrote 8-bit weights, and one unit per output channel
             own["weight"] = _multiples(own["weight"], tensors[f"{name}.unit"])
         for key, tensor in own.items():
             if tensor is not None and not (tensor.is_floating_point() and bool(tensor.isfinite().all())):

@@ -30,7 +30,7 @@ from rheobase.deploy.convolution import convolution
 from rheobase.deploy.lower import Shape, as_scale, diagonal, lower, node_shapes
 from rheobase.deploy.network import INPUT, OUTPUT, Network
 from rheobase.deploy.nodes import LIF, Scale, linear
-from rheobase.deploy.pairs import LARGEST_INPUT
+from rheobase.deploy.pairs import FRACTION_BITS, LARGEST_INPUT
 from rheobase.extras import need
 from rheobase.files import atomic_write, parse_json
 
@@ -96,7 +96,7 @@ def to_graph(network: Network, input_shape: Shape, form: str = "canonical") -> n
             raise ValueError(f"a quantised network has its own units; write it in the canonical form, not '{form}'")
         bits = {node.fraction_bits for node in network.nodes.values() if isinstance(node, LIF)}
         metadata |= {
-            "fraction_bits": bits.pop(),
+            "fraction_bits": next(iter(bits), FRACTION_BITS),
             "input_unit": network.input_unit,
             "input_largest": network.input_largest,
         }
