@@ -63,7 +63,7 @@ def test_a_scheduler_is_told_whether_it_was_saved(here: Here, times: int, code: 
     if times == 1:
         assert re.fullmatch(r"stopped at step [5-8] of 8; continue with: rheobase train --resume run", last)
     else:
-        assert last == "stopped at once: nothing was saved; earlier checkpoints are intact"
+        assert last == "stopped at once: nothing was saved; any earlier checkpoints are intact"
     assert list(Path("run/checkpoints").iterdir())
 
 

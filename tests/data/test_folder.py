@@ -109,6 +109,17 @@ def test_pictures_are_read_like_imagenet(images: Path) -> None:
     assert torch.equal(own, (test - mean) / std), "a picture that is classified alone has another margin"
 
 
+def test_a_class_without_test_images_is_named(images: Path) -> None:
+    for i in range(4):
+        write(images / "few" / f"{i}.png", 100)
+    with pytest.warns(
+        UserWarning, match=r"set: fewer than 5 images, so none for testing, in few; add more, or folders "
+    ):
+        found = data.load("folder", images, size=8)
+    assert len(found.train) == 16 + 4
+    assert found.test.labels.tolist() == [0, 0, 2, 2]
+
+
 @pytest.mark.parametrize("mode", ["L", "LA", "1", "P", "RGBA", "CMYK"])
 def test_every_kind_of_picture_becomes_three_colours(tmp_path: Path, mode: str) -> None:
     path = tmp_path / ("a.jpg" if mode == "CMYK" else "a.png")

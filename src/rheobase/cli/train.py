@@ -313,7 +313,7 @@ def _fit(
         _tell_how_to_go_on(str(stop), again or ("train", "--resume", stop.folder), data, stop.number)
     except KeyboardInterrupt as stop:
         if _leads():
-            errors.print("stopped at once: nothing was saved; earlier checkpoints are intact")
+            errors.print("stopped at once: nothing was saved; any earlier checkpoints are intact")
         raise typer.Exit(exit_code(stop.args[0] if stop.args else signal.SIGINT, saved=False)) from None
     if _leads():
         _show(run)

@@ -24,6 +24,7 @@ from rich.console import Console
 from rich.progress import track
 from torch import Tensor
 
+from rheobase.data.workers import cores
 from rheobase.files import parse_json
 
 VERSION = 3  # of the slicing
@@ -110,7 +111,7 @@ def _make(entry: Path, name: str, shape: tuple[int, ...], jobs: Sequence[Callabl
         seconds: list[float] = []
         skipped: Counter[str] = Counter()
         uncounted, digest = 0, hashlib.sha256()
-        with open(unfinished / "frames.bin", "wb") as file, ThreadPoolExecutor(os.cpu_count()) as threads:
+        with open(unfinished / "frames.bin", "wb") as file, ThreadPoolExecutor(cores()) as threads:
             results = threads.map(lambda job: job(), jobs)
             console = Console(stderr=True)
             quiet = not console.is_terminal

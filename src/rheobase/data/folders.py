@@ -32,6 +32,9 @@ def split(folder: Path, suffixes: Collection[str], what: str, foreign: Collectio
         raise ValueError(
             f"{folder} has too few files; add at least {HELD_OUT} {what} to a class, or folders train and val"
         )
+    if untested := [name for name, paths in test.items() if not paths]:
+        few = f"fewer than {HELD_OUT} {what}, so none for testing"
+        warnings.warn(f"{folder}: {few}, in {', '.join(untested)}; add more, or folders train and val", stacklevel=2)
     return train, test
 
 
