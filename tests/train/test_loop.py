@@ -39,6 +39,13 @@ def test_a_run_folder_tells_everything(whole: Path) -> None:
     assert sum(row["seconds"] for row in rows) < rows[-1]["elapsed"]
 
 
+def test_a_device_may_be_given_as_torch_names_it() -> None:
+    assert train.choose_device(torch.device("cpu")) == torch.device("cpu")
+    for unknown in (torch.device("cuda:77"), 77, None):
+        with pytest.raises(ValueError, match=r"device '.*' is not available here; use auto or cpu"):
+            train.choose_device(unknown)
+
+
 def test_the_same_seed_gives_the_same_run_and_another_one_another(whole: Path, tmp_path: Path) -> None:
     train.fit(recipe(), out=tmp_path / "again", device="cpu")
     assert_identical(whole, tmp_path / "again")

@@ -21,7 +21,7 @@ def evaluate_run(
     *,
     data: Path | str | None = None,
     timesteps: int | None = None,
-    device: str = "auto",
+    device: str | torch.device = "auto",
     tell: Tell = silent,
 ) -> Evaluation:
     """Measure the trained network of a run, or a deployed one, at its own or another number of timesteps.

@@ -16,7 +16,7 @@ from rheobase.train.switches import cudnn
 class Classifier:
     """The network behind a path. On a GPU, inputs of one shape run as one CUDA graph."""
 
-    def __init__(self, source: Path | str, device: str = "auto") -> None:
+    def __init__(self, source: Path | str, device: str | torch.device = "auto") -> None:
         network, self.about = open_as_it_is(Path(source))
         if not isinstance(network, nn.Module) and device not in ("auto", "cpu"):
             raise ValueError(f"{source} is an ONNX file, which runs only on the CPU; use --device cpu, or give its run")

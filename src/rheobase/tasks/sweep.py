@@ -46,7 +46,7 @@ def sweep_network(
     *,
     data: Path | None = None,
     timesteps: int | None = None,
-    device: str = "auto",
+    device: str | torch.device = "auto",
     tell: Tell = silent,
 ) -> list[Measured]:
     """Measure the folded network of a run, or the network in a file, at 1, 2, 4, ... and `timesteps` timesteps.

@@ -44,7 +44,7 @@ def fit(
     keep_best: bool = False,
     resume: bool = False,
     new_data: bool = False,
-    device: str = "auto",
+    device: str | torch.device = "auto",
     download: bool = False,
     reporter: Reporter | None = None,
     save_every: float = SAVE_SECONDS,
@@ -205,15 +205,15 @@ def _as_it_began(run: Run, processes: int, device: torch.device, reporter: Repor
     yield
 
 
-def choose_device(name: str) -> torch.device:
+def choose_device(name: str | torch.device) -> torch.device:
     """Return the device with this name, and make a numbered GPU the current one. `auto` is the GPU if there is one."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
         torch.empty(0, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError):
-        other = ", or another number" if ":" in name else ""
+    except (RuntimeError, AssertionError, NotImplementedError, TypeError):
+        other = ", or another number" if ":" in str(name) else ""
         raise ValueError(f"device '{name}' is not available here; use auto or cpu{other}") from None
     if device.index is not None and device.type == "cuda":
         torch.cuda.set_device(device)  # CUDA graphs and Triton use the current device
