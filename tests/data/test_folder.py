@@ -274,6 +274,21 @@ def test_processes_do_not_hear_a_scheduler_that_ends_the_whole_job(images: Path)
     assert not signal.pthread_sigmask(signal.SIG_BLOCK, []) & {*workers.SIGNALS}
 
 
+def test_threads_that_decode_start_no_others(images: Path) -> None:
+    script = f"""
+import os, pathlib, torch
+from rheobase.data import workers
+from rheobase.data.files import Files
+files = Files([pathlib.Path({str(images / "dark" / "01.png")!r})] * 9, torch.zeros(9), 224, processes=0)
+torch.ones(10**6).add(1)  # starts those of this thread
+before = len(os.listdir("/proc/self/task"))
+list(files.batches([(torch.arange(9), None)]))
+print(len(os.listdir("/proc/self/task")) - before <= workers.cores())
+"""
+    environment = {**os.environ, "OMP_NUM_THREADS": "4"}
+    assert subprocess.check_output([sys.executable, "-c", script], env=environment, text=True) == "True\n"
+
+
 @pytest.mark.parametrize(
     ("end", "code", "message"),
     [("", 0, ""), ("1 / 0", 1, "ZeroDivisionError"), ("os.kill(os.getpid(), 9)", -signal.SIGKILL, "")],

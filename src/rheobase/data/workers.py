@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from functools import cache
 from itertools import chain, count, tee
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
@@ -91,11 +92,11 @@ class Decoding(TorchDataset[Failed]):
         failed = []
         for row, (request, pixels) in enumerate(zip(requests, self.place(number), strict=False)):
             try:
-                content = bytearray(pixels_of(request, self.decoder))
+                content = pixels_of(request, self.decoder)
             except Exception:  # the caller decodes it again and reports the reason
                 failed.append(row)
-            else:
-                pixels[:] = torch.frombuffer(content, dtype=torch.uint8).view(pixels.shape)
+            else:  # by NumPy, because torch would start more threads for each of ours
+                pixels.numpy()[:] = np.frombuffer(content, np.uint8).reshape(pixels.shape)
         return failed
 
 
