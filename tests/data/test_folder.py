@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
@@ -220,6 +221,12 @@ def test_processes_are_for_many_cores_and_files(monkeypatch: pytest.MonkeyPatch)
     assert workers.processes_for(1000) == 0
 
 
+def test_a_process_that_may_have_no_children_uses_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(15))
+    monkeypatch.setitem(multiprocessing.current_process()._config, "daemon", True)  # as in a multiprocessing.Pool
+    assert workers.processes_for(1000) == 0
+
+
 @pytest.mark.parametrize("processes", [0, 2])
 @pytest.mark.parametrize("size", [1, 7])
 def test_two_batches_are_decoded_ahead_and_the_rest_may_be_given_up(images: Path, processes: int, size: int) -> None:
@@ -272,6 +279,28 @@ def test_processes_do_not_hear_a_scheduler_that_ends_the_whole_job(images: Path)
     assert all(torch.equal(batch, expected) for batch in batches)
     assert len(pool) == 2
     assert not signal.pthread_sigmask(signal.SIG_BLOCK, []) & {*workers.SIGNALS}
+
+
+def test_processes_do_not_warn(images: Path) -> None:
+    def odd(request: decoding.Request) -> bytes:
+        warnings.warn("odd metadata", stacklevel=1)  # here an error, and in every process and pass another line
+        return bytes(3 * 6**2)
+
+    files = replace(data.load("imagenet", images, size=6).train, decode=odd, processes=2)
+    assert not any(batch.any() for batch in files.batches([(torch.arange(8), None)] * 3))
+
+
+def test_a_process_whose_parent_ended_before_it_began_ends_too() -> None:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", FORKS)
+        child = os.fork()
+    if not child:
+        try:
+            workers._follow(2**30, 0)
+            time.sleep(60)
+        finally:
+            os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
 
 
 def test_threads_that_decode_start_no_others(images: Path) -> None:

@@ -11,12 +11,14 @@ import os
 import signal
 import sys
 import threading
+import warnings
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from itertools import chain, count, tee
+from multiprocessing import current_process
 
 import numpy as np
 import torch
@@ -44,7 +46,8 @@ def cores() -> int:
 def processes_for(files: int) -> int:
     """Return how many processes decode a split: one per core, or 0, for threads, if there is little to do."""
     enough = cores() >= LEAST_CORES and files >= LEAST_FILES
-    return cores() if enough and sys.platform == "linux" else 0  # elsewhere, forks are not safe
+    able = sys.platform == "linux" and not current_process().daemon  # elsewhere, forks are not safe or not allowed
+    return cores() if enough and able else 0
 
 
 def decoded(
@@ -122,7 +125,7 @@ def _by_processes(decoding: Decoding, pieces: Iterable[Piece], number: int) -> I
         num_workers=number,
         prefetch_factor=AHEAD,
         multiprocessing_context="fork",
-        worker_init_fn=_follow,
+        worker_init_fn=partial(_follow, os.getpid()),
         generator=torch.Generator(),  # or it would draw a random number from torch's own
     )
     with _quietly():
@@ -152,9 +155,9 @@ def _quietly() -> Iterator[None]:
             signal.signal(signal.SIGCHLD, handler or signal.SIG_DFL)
 
 
-def _follow(worker: int) -> None:
-    """End this worker when its parent wants it or is gone, however it ended."""
-    parent = os.getppid()
+def _follow(parent: int, worker: int) -> None:
+    """End this worker when its parent wants it or is gone, however it ended. Leave warnings to the parent."""
+    warnings.simplefilter("ignore")  # or every worker would repeat Pillow's about odd metadata, in every pass
 
     def listen() -> None:
         while os.getppid() == parent:
