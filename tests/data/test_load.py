@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +115,17 @@ def test_data_that_contradict_what_was_expected_are_refused(wrong: dict[str, Any
     assert load(expecting(**right)(loader), size=8).info.size == 8
     with pytest.raises(ValueError, match=f"dataset 'loader': its @expecting says {re.escape(message)}; correct either"):
         load(expecting(**right | wrong)(loader))
+
+
+def test_a_loader_may_be_an_object_without_a_hash() -> None:
+    @dataclass
+    class Loader:
+        size: int
+
+        def __call__(self, path: Path) -> Dataset:
+            return made_up("mine", 3, self.size, self.size)
+
+    assert load(Loader(7)).info.size == 7
 
 
 PROGRAM = """

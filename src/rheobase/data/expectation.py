@@ -1,6 +1,6 @@
 """What a dataset will look like, for predictions before its files are loaded."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from textwrap import shorten
 from typing import Any, TypeVar
 
@@ -47,9 +47,9 @@ def expecting(
 
 def refuse_contradiction(loader: Loader, name: str, found: DataInfo, size: int) -> None:
     """Raise a ValueError if loaded data contradict what their loader expects. `size` is that asked for."""
-    expected = EXPECTED.get(loader)
-    if expected is None:
+    if not isinstance(loader, Hashable) or loader not in EXPECTED:
         return
+    expected = EXPECTED[loader]
     pairs: dict[str, tuple[object, object]] = {
         "channels": (expected.channels, found.channels),
         "size": (size or expected.size, found.size),
