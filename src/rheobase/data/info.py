@@ -1,6 +1,5 @@
 """The record about a dataset. The dataset has it, and runs, deployed networks and plans keep a copy."""
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from typing import Any
@@ -48,8 +47,6 @@ class DataInfo:
             raise ValueError(f"images of {self.channels} x {self.size} x {self.size} are too large")
         if not self.classes or {len(self.mean), len(self.std)} != {self.channels}:
             raise ValueError("there must be classes, and one mean and deviation per channel")
-        if twice := [name for name, count in Counter(self.classes).items() if count > 1]:
-            raise ValueError(f"several classes have the name '{twice[0]}'; give each its own")
         numbers = all(type(value) in (int, float) and abs(value) < 1e12 for value in (*self.mean, *self.std))
         if not numbers or min(self.std) <= 0:
             raise ValueError("means and deviations must be finite, and deviations above 0")
