@@ -269,6 +269,17 @@ def test_a_process_that_is_killed_is_an_error(images: Path, monkeypatch: pytest.
     assert signal.getsignal(signal.SIGCHLD) == handler
 
 
+@pytest.mark.parametrize("processes", [0, 2])
+def test_an_error_of_who_asks_for_batches_is_no_error_of_a_process(images: Path, processes: int) -> None:
+    def wanted() -> Iterator[tuple[torch.Tensor, None]]:
+        for _ in range(9):
+            yield torch.arange(4), None
+        raise RuntimeError("can't allocate memory")
+
+    with pytest.raises(RuntimeError, match=r"^can't allocate memory$"):
+        list(replace(data.load("imagenet", images, size=6).train, processes=processes).batches(wanted()))
+
+
 def test_processes_do_not_hear_a_scheduler_that_ends_the_whole_job(images: Path) -> None:
     files = replace(data.load("imagenet", images, size=6).train, processes=2)
     index = torch.arange(len(files))

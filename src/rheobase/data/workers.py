@@ -133,6 +133,8 @@ def _by_processes(decoding: Decoding, pieces: Iterable[Piece], number: int) -> I
     try:
         yield from answers
     except RuntimeError as error:
+        if not str(error).startswith("DataLoader worker"):  # the pieces themselves may fail, too
+            raise
         raise ChildProcessError(
             f"an image-decoding process ended: {str(error).splitlines()[0]}; "
             "if memory ran out, use smaller batches or fewer training processes"
