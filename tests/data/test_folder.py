@@ -119,6 +119,10 @@ def test_a_class_without_test_images_is_named(images: Path) -> None:
         found = data.load("folder", images, size=8)
     assert len(found.train) == 16 + 4
     assert found.test.labels.tolist() == [0, 0, 2, 2]
+    for i in range(9):
+        write(images / f"rare{i}" / "0.png", 100)
+    with pytest.warns(UserWarning, match=r"in few, rare0, rare1, rare2, rare3, \.\.\.; add more"):
+        data.load("folder", images, size=8)
 
 
 @pytest.mark.parametrize("mode", ["L", "LA", "1", "P", "RGBA", "CMYK"])
@@ -317,6 +321,7 @@ def test_a_process_whose_parent_ended_before_it_began_ends_too() -> None:
     assert os.waitpid(child, 0)[1] == 0
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc tells the number of threads")
 def test_threads_that_decode_start_no_others(images: Path) -> None:
     script = f"""
 import os, pathlib, torch
