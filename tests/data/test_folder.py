@@ -260,6 +260,16 @@ def test_there_may_be_no_batch(images: Path) -> None:
     assert list(data.load("imagenet", images, size=6).train.batches([])) == []
 
 
+@pytest.mark.parametrize("processes", [0, 2])
+def test_batches_may_be_empty_or_larger_than_the_first(images: Path, processes: int) -> None:
+    files = replace(data.load("imagenet", images, size=6).train, processes=processes)
+    indices = [torch.arange(16)[part] for part in (slice(0), slice(3), slice(0), slice(1, 16), slice(5, 7))]
+    everything = files.read(torch.arange(16))
+    for index, batch in zip(indices, files.batches((i, None) for i in indices), strict=True):
+        assert torch.equal(batch, everything[index])
+    assert files.read(indices[0]).shape == (0, 3, 6, 6)
+
+
 def test_a_process_that_is_killed_is_an_error(images: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.utils.data._utils, "MP_STATUS_CHECK_INTERVAL", 0.5)
     files = replace(data.load("imagenet", images, size=6).train, processes=2)

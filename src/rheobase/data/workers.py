@@ -51,27 +51,28 @@ def processes_for(files: int) -> int:
 
 
 def decoded(
-    batches: Iterable[list[Request]], decoder: Decoder, processes: int = 0, *, pinned: bool = False
+    batches: Iterable[list[Request]], decoder: Decoder, size: int, processes: int = 0, *, pinned: bool = False
 ) -> Iterator[tuple[Tensor, Failed]]:
     """Yield the pixels [N, size, size, 3] of every batch, page-locked if `pinned`, and the rows that failed.
 
     Every worker decodes a piece of each batch. Two batches are decoded ahead.
     """
     number, rest = processes or cores(), iter(batches)
-    if not (first := next(rest, [])):
+    if (first := next(rest, None)) is None:
         return
-    together = -(-len(first) // number)
+    together = max(1, -(-len(first) // number))
     asked, expected = tee(chain([first], rest))
     parts = (requests[i : i + together] for requests in asked for i in range(0, len(requests), together))
-    decoding = Decoding(decoder, AHEAD * number + 1, together, first[0].size)
+    decoding = Decoding(decoder, AHEAD * number + 1, together, size)
     decode = _by_processes if processes else _by_threads
     found = decode(decoding, enumerate(parts), number)
     numbers = count()
     for requests in expected:
         pixels = torch.empty(len(requests), *decoding.places.shape[2:], dtype=torch.uint8, pin_memory=pinned)
         failed: Failed = []
-        for row, part in enumerate(pixels.split(together)):
-            failed += [row * together + i for i in next(found)]
+        for row in range(0, len(requests), together):
+            failed += [row + i for i in next(found)]
+            part = pixels[row : row + together]
             part[:] = decoding.place(next(numbers))[: len(part)]
         yield pixels, failed
 
