@@ -25,7 +25,7 @@ def test_loaders_give_the_images_and_are_timed(tmp_path: Path) -> None:
         figures = loaders.loading(start, 9, CPU)
         memory = figures.pop("memory_of_workers_mib")
         assert (memory == 0) == ("threads" in name), name
-        assert 0 < figures["of_the_main_process"] <= figures["processor_ms_per_image"], name
+        assert 0 <= figures["of_the_main_process"] <= figures["processor_ms_per_image"], name
         assert 0 < figures["seconds_to_first_batch"] < 60, name
         assert figures["images_per_second"] > 0, name
     ours, plain = (list(starts[name]()) for name in ("ours, processes", "DataLoader"))

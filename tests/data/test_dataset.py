@@ -86,6 +86,7 @@ def test_data_sets_that_cannot_be() -> None:
         (good, "ab", {}, "labels from 0 to 2 do not fit 2 classes"),
         (Split(good.images, good.labels - 1), "abc", {}, "test images: labels from -1 to 1 do not fit"),
         (Split(good.images[:0], good.labels[:0]), "abc", {}, "test images: there are none"),
+        (good, "abb", {}, "several classes have the name 'b'; give each its own"),
         (good, "abc", {"mean": (0.0, 0.0)}, "give both mean and std"),
         (good, "abc", {"mean": (0.0,), "std": (1.0,)}, "one mean and deviation per channel"),
         (good, "abc", {"mean": (0.0, 0.0), "std": (1.0, 0.0)}, "deviations above 0"),

@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
@@ -28,7 +29,7 @@ from rheobase.train.runs import Run, load_data
 from tests.train.short_runs import StopAt
 
 Image = pytest.importorskip("PIL.Image", reason="reading images needs pillow")
-FORKS = "This process .* is multi-threaded"  # Python 3.12 and later
+FORKS = "This (process .* is multi-threaded|DataLoader will create)"  # Python 3.12 and later; on a single core
 SHADES = {"dark": 40, "light": 200}
 
 
@@ -118,6 +119,10 @@ def test_a_class_without_test_images_is_named(images: Path) -> None:
         found = data.load("folder", images, size=8)
     assert len(found.train) == 16 + 4
     assert found.test.labels.tolist() == [0, 0, 2, 2]
+    for i in range(9):
+        write(images / f"rare{i}" / "0.png", 100)
+    with pytest.warns(UserWarning, match=r"in few, rare0, rare1, rare2, rare3, \.\.\.; add more"):
+        data.load("folder", images, size=8)
 
 
 @pytest.mark.parametrize("mode", ["L", "LA", "1", "P", "RGBA", "CMYK"])
@@ -220,9 +225,18 @@ def test_processes_are_for_many_cores_and_files(monkeypatch: pytest.MonkeyPatch)
     assert workers.processes_for(1000) == 0
 
 
+def test_a_process_that_may_have_no_children_uses_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(15))
+    monkeypatch.setitem(multiprocessing.current_process()._config, "daemon", True)  # as in a multiprocessing.Pool
+    assert workers.processes_for(1000) == 0
+
+
 @pytest.mark.parametrize("processes", [0, 2])
 @pytest.mark.parametrize("size", [1, 7])
-def test_two_batches_are_decoded_ahead_and_the_rest_may_be_given_up(images: Path, processes: int, size: int) -> None:
+def test_two_batches_are_decoded_ahead_and_the_rest_may_be_given_up(
+    images: Path, processes: int, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "cores", lambda: 2)
     files = replace(data.load("imagenet", images, size=6).train, processes=processes)
     everything, asked = files.read(torch.arange(len(files))), []
 
@@ -235,7 +249,7 @@ def test_two_batches_are_decoded_ahead_and_the_rest_may_be_given_up(images: Path
     batches = files.batches(wanted())
     for i in range(20):
         assert torch.equal(next(batches), everything[asked[i]])
-        assert 2 <= len(asked) - i <= 1 + 2 * max(1, (processes or workers.cores()) // size) + 1
+        assert 2 <= len(asked) - i <= 1 + 2 * max(1, 2 // size) + 1
     started = {*multiprocessing.active_children()} - before
     assert len(started) == processes
     del batches
@@ -244,6 +258,16 @@ def test_two_batches_are_decoded_ahead_and_the_rest_may_be_given_up(images: Path
 
 def test_there_may_be_no_batch(images: Path) -> None:
     assert list(data.load("imagenet", images, size=6).train.batches([])) == []
+
+
+@pytest.mark.parametrize("processes", [0, 2])
+def test_batches_may_be_empty_or_larger_than_the_first(images: Path, processes: int) -> None:
+    files = replace(data.load("imagenet", images, size=6).train, processes=processes)
+    indices = [torch.arange(16)[part] for part in (slice(0), slice(3), slice(0), slice(1, 16), slice(5, 7))]
+    everything = files.read(torch.arange(16))
+    for index, batch in zip(indices, files.batches((i, None) for i in indices), strict=True):
+        assert torch.equal(batch, everything[index])
+    assert files.read(indices[0]).shape == (0, 3, 6, 6)
 
 
 def test_a_process_that_is_killed_is_an_error(images: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,6 +281,17 @@ def test_a_process_that_is_killed_is_an_error(images: Path, monkeypatch: pytest.
     with pytest.raises(ChildProcessError, match=r"an image-decoding process ended: .*; if memory ran out, use smaller"):
         list(batches)
     assert signal.getsignal(signal.SIGCHLD) == handler
+
+
+@pytest.mark.parametrize("processes", [0, 2])
+def test_an_error_of_who_asks_for_batches_is_no_error_of_a_process(images: Path, processes: int) -> None:
+    def wanted() -> Iterator[tuple[torch.Tensor, None]]:
+        for _ in range(9):
+            yield torch.arange(4), None
+        raise RuntimeError("can't allocate memory")
+
+    with pytest.raises(RuntimeError, match=r"^can't allocate memory$"):
+        list(replace(data.load("imagenet", images, size=6).train, processes=processes).batches(wanted()))
 
 
 def test_processes_do_not_hear_a_scheduler_that_ends_the_whole_job(images: Path) -> None:
@@ -274,6 +309,44 @@ def test_processes_do_not_hear_a_scheduler_that_ends_the_whole_job(images: Path)
     assert not signal.pthread_sigmask(signal.SIG_BLOCK, []) & {*workers.SIGNALS}
 
 
+def test_processes_do_not_warn(images: Path) -> None:
+    def odd(request: decoding.Request) -> bytes:
+        warnings.warn("odd metadata", stacklevel=1)  # here an error, and in every process and pass another line
+        return bytes(3 * 6**2)
+
+    files = replace(data.load("imagenet", images, size=6).train, decode=odd, processes=2)
+    assert not any(batch.any() for batch in files.batches([(torch.arange(8), None)] * 3))
+
+
+def test_a_process_whose_parent_ended_before_it_began_ends_too() -> None:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", FORKS)
+        child = os.fork()
+    if not child:
+        try:
+            workers._follow(2**30, 0)
+            time.sleep(60)
+        finally:
+            os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc tells the number of threads")
+def test_threads_that_decode_start_no_others(images: Path) -> None:
+    script = f"""
+import os, pathlib, torch
+from rheobase.data import workers
+from rheobase.data.files import Files
+files = Files([pathlib.Path({str(images / "dark" / "01.png")!r})] * 9, torch.zeros(9), 224, processes=0)
+torch.ones(10**6).add(1)  # starts those of this thread
+before = len(os.listdir("/proc/self/task"))
+list(files.batches([(torch.arange(9), None)]))
+print(len(os.listdir("/proc/self/task")) - before <= workers.cores())
+"""
+    environment = {**os.environ, "OMP_NUM_THREADS": "4"}
+    assert subprocess.check_output([sys.executable, "-c", script], env=environment, text=True) == "True\n"
+
+
 @pytest.mark.parametrize(
     ("end", "code", "message"),
     [("", 0, ""), ("1 / 0", 1, "ZeroDivisionError"), ("os.kill(os.getpid(), 9)", -signal.SIGKILL, "")],
@@ -289,9 +362,8 @@ next(batches)
 {end}
 """
     # They hold the other ends of these pipes, too: as long as one lives, this does not return.
-    found = subprocess.run(
-        [sys.executable, "-W", "default::ResourceWarning", "-c", script], capture_output=True, text=True, timeout=120
-    )
+    told = ["-W", "default::ResourceWarning", "-W", "ignore:This DataLoader will create"]
+    found = subprocess.run([sys.executable, *told, "-c", script], capture_output=True, text=True, timeout=120)
     assert found.returncode == code
     assert found.stdout == ""
     assert (found.stderr.splitlines() or [""])[-1].startswith(message)

@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -100,10 +101,11 @@ def test_what_is_expected_of_a_loader_of_ones_own() -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"classes": "abd"}, "classes=('a', 'b', 'd'), but its data have classes=('a', 'b', 'c')"),
-        ({"channels": 1}, "channels=1, but its data have channels=3"),
-        ({"size": 9}, "size=9, but its data have size=7"),
-        ({"timesteps": 4}, "recordings=True, but its data have recordings=False"),
+        ({"classes": "abd"}, "its data have other classes than its @expecting says: c instead of d"),
+        ({"classes": "cab"}, "its data have other classes than its @expecting says: the same ones in another order"),
+        ({"channels": 1}, "its @expecting says channels=1, but its data have channels=3"),
+        ({"size": 9}, "its @expecting says size=9, but its data have size=7"),
+        ({"timesteps": 4}, "its @expecting says recordings=True, but its data have recordings=False"),
     ],
 )
 def test_data_that_contradict_what_was_expected_are_refused(wrong: dict[str, Any], message: str) -> None:
@@ -112,8 +114,19 @@ def test_data_that_contradict_what_was_expected_are_refused(wrong: dict[str, Any
 
     right: dict[str, Any] = {"classes": "abc", "channels": 3, "size": 7}
     assert load(expecting(**right)(loader), size=8).info.size == 8
-    with pytest.raises(ValueError, match=f"dataset 'loader': its @expecting says {re.escape(message)}; correct either"):
+    with pytest.raises(ValueError, match=f"^dataset 'loader': {re.escape(message)}; correct either$"):
         load(expecting(**right | wrong)(loader))
+
+
+def test_a_loader_may_be_an_object_without_a_hash() -> None:
+    @dataclass
+    class Loader:
+        size: int
+
+        def __call__(self, path: Path) -> Dataset:
+            return made_up("mine", 3, self.size, self.size)
+
+    assert load(Loader(7)).info.size == 7
 
 
 PROGRAM = """

@@ -1,5 +1,6 @@
 """A dataset: labelled images or event sequences, split into training and test, and one record about them."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -121,6 +122,8 @@ class Dataset:
             )
         for part, source in (("training", train), ("test", test)):
             _check_labels(source.labels, len(classes), f"dataset '{name}', {part} images")
+        if twice := [name for name, count in Counter(classes).items() if count > 1]:
+            raise ValueError(f"dataset '{name}': several classes have the name '{twice[0]}'; give each its own")
         if (mean is None) != (std is None):
             raise ValueError(f"dataset '{name}': give both mean and std, or neither")
         if mean is None or std is None:

@@ -1,10 +1,9 @@
 """What a dataset will look like, for predictions before its files are loaded."""
 
-from collections.abc import Callable, Sequence
-from textwrap import shorten
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, TypeVar
 
-from rheobase.data.info import DataInfo
+from rheobase.data.info import DataInfo, others
 
 Loader = Callable[..., Any]
 AnyLoader = TypeVar("AnyLoader", bound=Loader)
@@ -47,21 +46,23 @@ def expecting(
 
 def refuse_contradiction(loader: Loader, name: str, found: DataInfo, size: int) -> None:
     """Raise a ValueError if loaded data contradict what their loader expects. `size` is that asked for."""
-    expected = EXPECTED.get(loader)
-    if expected is None:
+    if not isinstance(loader, Hashable) or loader not in EXPECTED:
         return
+    expected = EXPECTED[loader]
+    if expected.classes not in (_numbers(len(expected.classes)), found.classes):
+        what = others(found.classes, expected.classes)
+        raise ValueError(
+            f"dataset '{name}': its data have other classes than its @expecting says: {what}; correct either"
+        )
     pairs: dict[str, tuple[object, object]] = {
         "channels": (expected.channels, found.channels),
         "size": (size or expected.size, found.size),
         "recordings": (expected.timesteps > 0, found.timesteps > 0),
     }
-    if expected.classes != _numbers(len(expected.classes)):
-        pairs["classes"] = (expected.classes, found.classes)
     for what, (told, is_so) in pairs.items():
         if told != is_so:
-            expects, has = (shorten(f"{what}={value}", 80) for value in (told, is_so))
             raise ValueError(
-                f"dataset '{name}': its @expecting says {expects}, but its data have {has}; correct either"
+                f"dataset '{name}': its @expecting says {what}={told}, but its data have {what}={is_so}; correct either"
             )
 
 

@@ -59,7 +59,7 @@ class Files:
         if self.decode is decode:
             pillow()  # report here if it is missing
         rows, asked = tee((index.tolist(), self._requests(index, u)) for index, u in wanted)
-        found = decoded((requests for _, requests in asked), self.decode, processes, pinned=pinned)
+        found = decoded((requests for _, requests in asked), self.decode, self.size, processes, pinned=pinned)
         for (index, requests), (images, failed) in zip(rows, found, strict=True):
             for row in failed:
                 pixels = torch.frombuffer(self._decoded_here(index[row], requests[row].part), dtype=torch.uint8)

@@ -34,7 +34,8 @@ def split(folder: Path, suffixes: Collection[str], what: str, foreign: Collectio
         )
     if untested := [name for name, paths in test.items() if not paths]:
         few = f"fewer than {HELD_OUT} {what}, so none for testing"
-        warnings.warn(f"{folder}: {few}, in {', '.join(untested)}; add more, or folders train and val", stacklevel=2)
+        names = ", ".join(untested[:5]) + (", ..." if untested[5:] else "")
+        warnings.warn(f"{folder}: {few}, in {names}; add more, or folders train and val", stacklevel=2)
     return train, test
 
 

@@ -1,7 +1,6 @@
 """The record about a dataset. The dataset has it, and runs, deployed networks and plans keep a copy."""
 
-from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from typing import Any
 
@@ -48,8 +47,6 @@ class DataInfo:
             raise ValueError(f"images of {self.channels} x {self.size} x {self.size} are too large")
         if not self.classes or {len(self.mean), len(self.std)} != {self.channels}:
             raise ValueError("there must be classes, and one mean and deviation per channel")
-        if twice := [name for name, count in Counter(self.classes).items() if count > 1]:
-            raise ValueError(f"several classes have the name '{twice[0]}'; give each its own")
         numbers = all(type(value) in (int, float) and abs(value) < 1e12 for value in (*self.mean, *self.std))
         if not numbers or min(self.std) <= 0:
             raise ValueError("means and deviations must be finite, and deviations above 0")
@@ -83,12 +80,7 @@ class DataInfo:
     def refuse_others(self, found: "DataInfo", owner: object) -> None:
         """Raise a ValueError if the network of `owner`, which has this record, cannot be used with the data `found`."""
         if found.classes != self.classes:
-            here, there = (
-                _few(set(a) - set(b)) for a, b in ((found.classes, self.classes), (self.classes, found.classes))
-            )
-            what = (
-                f"{here or 'none'} instead of {there or 'none'}" if here or there else "the same ones in another order"
-            )
+            what = others(found.classes, self.classes)
             raise ValueError(f"{owner} was trained on other classes than these data have: {what}; give its own data")
         if found.shape != self.shape:
             own, other = list(self.shape), list(found.shape)
@@ -103,6 +95,12 @@ class DataInfo:
     def same_content(self, found: "DataInfo") -> bool:
         """Return whether `found` is the same data, as far as both records tell."""
         return not (self.fingerprint and found.fingerprint) or self.fingerprint == found.fingerprint
+
+
+def others(found: Sequence[str], told: Sequence[str]) -> str:
+    """Return which classes were found instead of those that were told."""
+    here, there = _few({*found} - {*told}), _few({*told} - {*found})
+    return f"{here or 'none'} instead of {there or 'none'}" if here or there else "the same ones in another order"
 
 
 def _few(names: set[str]) -> str:

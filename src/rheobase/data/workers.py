@@ -11,13 +11,16 @@ import os
 import signal
 import sys
 import threading
+import warnings
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from itertools import chain, count, tee
+from multiprocessing import current_process
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
@@ -43,31 +46,33 @@ def cores() -> int:
 def processes_for(files: int) -> int:
     """Return how many processes decode a split: one per core, or 0, for threads, if there is little to do."""
     enough = cores() >= LEAST_CORES and files >= LEAST_FILES
-    return cores() if enough and sys.platform == "linux" else 0  # elsewhere, forks are not safe
+    able = sys.platform == "linux" and not current_process().daemon  # elsewhere, forks are not safe or not allowed
+    return cores() if enough and able else 0
 
 
 def decoded(
-    batches: Iterable[list[Request]], decoder: Decoder, processes: int = 0, *, pinned: bool = False
+    batches: Iterable[list[Request]], decoder: Decoder, size: int, processes: int = 0, *, pinned: bool = False
 ) -> Iterator[tuple[Tensor, Failed]]:
     """Yield the pixels [N, size, size, 3] of every batch, page-locked if `pinned`, and the rows that failed.
 
     Every worker decodes a piece of each batch. Two batches are decoded ahead.
     """
     number, rest = processes or cores(), iter(batches)
-    if not (first := next(rest, [])):
+    if (first := next(rest, None)) is None:
         return
-    together = -(-len(first) // number)
+    together = max(1, -(-len(first) // number))
     asked, expected = tee(chain([first], rest))
     parts = (requests[i : i + together] for requests in asked for i in range(0, len(requests), together))
-    decoding = Decoding(decoder, AHEAD * number + 1, together, first[0].size)
+    decoding = Decoding(decoder, AHEAD * number + 1, together, size)
     decode = _by_processes if processes else _by_threads
     found = decode(decoding, enumerate(parts), number)
     numbers = count()
     for requests in expected:
         pixels = torch.empty(len(requests), *decoding.places.shape[2:], dtype=torch.uint8, pin_memory=pinned)
         failed: Failed = []
-        for row, part in enumerate(pixels.split(together)):
-            failed += [row * together + i for i in next(found)]
+        for row in range(0, len(requests), together):
+            failed += [row + i for i in next(found)]
+            part = pixels[row : row + together]
             part[:] = decoding.place(next(numbers))[: len(part)]
         yield pixels, failed
 
@@ -91,11 +96,11 @@ class Decoding(TorchDataset[Failed]):
         failed = []
         for row, (request, pixels) in enumerate(zip(requests, self.place(number), strict=False)):
             try:
-                content = bytearray(pixels_of(request, self.decoder))
+                content = pixels_of(request, self.decoder)
             except Exception:  # the caller decodes it again and reports the reason
                 failed.append(row)
-            else:
-                pixels[:] = torch.frombuffer(content, dtype=torch.uint8).view(pixels.shape)
+            else:  # by NumPy, because torch would start more threads for each of ours
+                pixels.numpy()[:] = np.frombuffer(content, np.uint8).reshape(pixels.shape)
         return failed
 
 
@@ -121,7 +126,7 @@ def _by_processes(decoding: Decoding, pieces: Iterable[Piece], number: int) -> I
         num_workers=number,
         prefetch_factor=AHEAD,
         multiprocessing_context="fork",
-        worker_init_fn=_follow,
+        worker_init_fn=partial(_follow, os.getpid()),
         generator=torch.Generator(),  # or it would draw a random number from torch's own
     )
     with _quietly():
@@ -129,6 +134,8 @@ def _by_processes(decoding: Decoding, pieces: Iterable[Piece], number: int) -> I
     try:
         yield from answers
     except RuntimeError as error:
+        if not str(error).startswith("DataLoader worker"):  # the pieces themselves may fail, too
+            raise
         raise ChildProcessError(
             f"an image-decoding process ended: {str(error).splitlines()[0]}; "
             "if memory ran out, use smaller batches or fewer training processes"
@@ -151,9 +158,9 @@ def _quietly() -> Iterator[None]:
             signal.signal(signal.SIGCHLD, handler or signal.SIG_DFL)
 
 
-def _follow(worker: int) -> None:
-    """End this worker when its parent wants it or is gone, however it ended."""
-    parent = os.getppid()
+def _follow(parent: int, worker: int) -> None:
+    """End this worker when its parent wants it or is gone, however it ended. Leave warnings to the parent."""
+    warnings.simplefilter("ignore")  # or every worker would repeat Pillow's about odd metadata, in every pass
 
     def listen() -> None:
         while os.getppid() == parent:
