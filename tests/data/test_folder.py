@@ -28,7 +28,6 @@ from rheobase.train.runs import Run, load_data
 from tests.train.short_runs import StopAt
 
 Image = pytest.importorskip("PIL.Image", reason="reading images needs pillow")
-FORKS = "This process .* is multi-threaded"  # Python 3.12 and later
 SHADES = {"dark": 40, "light": 200}
 
 
@@ -200,7 +199,6 @@ def test_processes_decode_what_threads_do(jpegs: Path) -> None:
         random = torch.get_rng_state()
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
-            warnings.filterwarnings("ignore", FORKS)
             epochs = [list(feed.training(0)), list(feed.training(1)), list(feed.training(1, first=2))]
         assert [Path(str(w.message).split(": ")[0]).name for w in told] == ["5.jpg"]
         batches.append([x for epoch in epochs for x, _, _ in epoch] + [x for x, _ in feed.testing()])
