@@ -19,6 +19,10 @@ with torch.device("cpu"):  # the first such context notes which functions alloca
 # A shell lets what it starts in the background ignore Ctrl-C, and so would the commands that tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# Tests start commands in other folders, too; with PYTHONPATH=src, these have to find the package.
+if "PYTHONPATH" in os.environ:
+    os.environ["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, os.environ["PYTHONPATH"].split(os.pathsep)))
+
 # Without a GPU, Triton's kernels run in its interpreter; it reads this when a kernel is defined.
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"

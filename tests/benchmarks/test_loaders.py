@@ -16,6 +16,7 @@ pytestmark = pytest.mark.slow
 CPU = torch.device("cpu")
 
 
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")  # Python 3.12 and later, about forks
 def test_loaders_give_the_images_and_are_timed(tmp_path: Path) -> None:
     imagenet.make_files(tmp_path, 5)
     starts = loaders.loaders(tmp_path, 8, 3, 9, CPU)

@@ -147,11 +147,14 @@ def _quietly() -> Iterator[None]:
     """Start workers that block the signals of a scheduler, which sends them to all processes of a job.
 
     The training process still has to finish its step. It keeps its own handler of SIGCHLD: torch's would raise an error
-    for a lost worker at any moment, not only where a batch is awaited.
+    for a lost worker at any moment, not only where a batch is awaited. Python 3.12 and later warn of every fork of a
+    process with threads, about which nobody who trains a network can do anything.
     """
     before, handler = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS), signal.getsignal(signal.SIGCHLD)
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
+            yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         if threading.current_thread() is threading.main_thread():
