@@ -1,20 +1,21 @@
-"""Compare our loader of image files with torch's DataLoader as it is usually used, and with torchvision's.
+"""Compare our loader of image files with torch's DataLoader, with the very same decoder, and with torchvision's.
 
     python -m benchmarks.loaders
 
 The files are synthetic but have the usual size: the content of a picture does not change the speed. Every loader has
-one worker per core, and makes batches of pixels [N, 3, H, W], randomly cropped and on the device. Ours, by processes or
-by threads, and the plain DataLoader have the very same decoder. Measured are the time to the first batch, and then
-images per second; over the whole pass, processor time per image, which hardly depends on the number of cores; and the
-memory of all workers.
+one worker per core, and makes batches of pixels [N, 3, H, W], randomly cropped and on the device. Measured are the time
+to the first batch, and then, once all workers have started and all files were read: images per second, processor time
+per image, which hardly depends on the number of cores, and the memory of all workers. Torch's workers are measured in
+four ways: forked, as they are by default before Python 3.14, or started by a fork server, as ever since; and each with
+freed memory kept for the next image (`train.heap`), which can save most of their page faults.
 """
 
 import argparse
-import multiprocessing
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -29,14 +30,24 @@ from torch.utils.data import Dataset as TorchDataset
 from benchmarks.imagenet import CORES, make_files
 from benchmarks.output import result_path
 from rheobase import train
-from rheobase.data import load
+from rheobase.data import load, workers
 from rheobase.data.augment import COLUMNS
+from rheobase.data.dataset import PREFETCH, prefetch
 from rheobase.data.decoding import Request, decode, pixels_of
 from rheobase.data.files import Files
+from rheobase.train.heap import keep_freed_memory
 from rheobase.train.record import write_result
 
-Start = Callable[[], Iterable[Tensor]]
-"""Starts a loader for one pass over the images."""
+Epoch = Callable[[], Iterable[Tensor]]
+Start = Callable[[ExitStack], Epoch]
+"""Starts a loader. The stack ends workers that do not end by themselves: even idle ones share memory with others."""
+
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def keep_memory(worker: int) -> None:
+    """Make a process of torch's loader keep freed memory."""
+    keep_freed_memory()
 
 
 class Decoded(TorchDataset[Tensor]):
@@ -47,65 +58,122 @@ class Decoded(TorchDataset[Tensor]):
         return torch.frombuffer(pixels, dtype=torch.uint8).view(request.size, request.size, 3)
 
 
-def loaders(folder: Path, size: int, batch: int, images: int, device: torch.device) -> dict[str, Start]:
-    """Return functions that start a loader of this many images, by its name."""
+def our_epoch(files: Files, own: workers.Workers, batch: int, device: torch.device) -> Epoch:
+    """Return an epoch of our loader, which decodes with these workers."""
+    files = replace(files, workers=own)
+
+    def epoch() -> Iterator[Tensor]:
+        order, u = torch.randperm(len(files)).split(batch), torch.rand(len(files), COLUMNS).split(batch)
+        pinned = device.type == "cuda"
+        begun = (files.begin(*part, pinned=pinned) for part in zip(order, u, strict=True))
+        for images in prefetch(begun, PREFETCH):
+            yield images().to(device, non_blocking=True)
+
+    return epoch
+
+
+def torchs_epoch(files: Files, batch: int, device: torch.device, *, method: str, keeping: bool) -> Epoch:
+    """Return an epoch of torch's DataLoader with our decoder.
+
+    Its workers are started by this `method` of `multiprocessing`, and keep freed memory if `keeping`.
+    """
+    order, u = torch.randperm(len(files)).tolist(), torch.rand(len(files), 4).tolist()
+    requests = [files._request(files.paths[i], part) for i, part in zip(order, u, strict=True)]
+    batches = [requests[i : i + batch] for i in range(0, len(requests), batch)]
+    begin = keep_memory if keeping else None
+    loader = _loader(Decoded(), device, batch_sampler=batches, multiprocessing_context=method, worker_init_fn=begin)
+    return lambda: (pixels.to(device, non_blocking=True).movedim(3, 1) for pixels in loader)
+
+
+def torchvisions_epoch(folder: Path, size: int, batch: int, device: torch.device) -> Epoch:
+    """Return an epoch as torchvision's examples make it."""
+    from torchvision import datasets, transforms
+
+    steps = transforms.Compose([transforms.RandomResizedCrop(size), transforms.PILToTensor()])
+    images = datasets.ImageFolder(str(folder / "train"), steps)
+    loader = _loader(images, device, batch_size=batch, shuffle=True)
+    return lambda: (x.to(device, non_blocking=True) for x, _ in loader)
+
+
+def _loader(images: Any, device: torch.device, **options: Any) -> "DataLoader[Any]":
+    pinned = device.type == "cuda"
+    return DataLoader(images, num_workers=CORES, pin_memory=pinned, persistent_workers=True, **options)
+
+
+def loaders(folder: Path, size: int, batch: int, device: torch.device) -> dict[str, Start]:
+    """Return functions that start a loader of these files, by its name."""
     files = load("imagenet", folder, size=size).train
     assert isinstance(files, Files)
-    order = torch.cat([torch.randperm(len(files)) for _ in range(-(-images // len(files)))])[:images].split(batch)
-    u = torch.rand(images, COLUMNS).split(batch)
-    pinned = device.type == "cuda"
 
-    def ours(processes: int) -> Start:
-        own = replace(files, processes=processes)
-        return lambda: own.batches(zip(order, u, strict=True), pinned=pinned)
+    def our_processes(ending: ExitStack) -> Epoch:
+        return our_epoch(files, ending.enter_context(closing(workers.Processes(CORES, decode))), batch, device)
 
-    def plain() -> Iterable[Tensor]:
-        requests = [files._requests(*part) for part in zip(order, u, strict=True)]
-        loader = DataLoader(
-            Decoded(), batch_sampler=requests, num_workers=CORES, pin_memory=pinned, multiprocessing_context="fork"
-        )
-        return (pixels.movedim(3, 1) for pixels in loader)
+    def torchs(method: str, *, keeping: bool) -> Start:
+        return lambda ending: torchs_epoch(files, batch, device, method=method, keeping=keeping)
 
-    def torchvisions() -> Iterable[Tensor]:
-        from torchvision import datasets, transforms
-
-        steps = transforms.Compose([transforms.RandomResizedCrop(size), transforms.PILToTensor()])
-        pictures = datasets.ImageFolder(str(folder / "train"), steps)
-        indices = [index.tolist() for index in order]
-        loader = DataLoader(pictures, batch_sampler=indices, num_workers=CORES, pin_memory=pinned)
-        return (pixels for pixels, _ in loader)
-
-    found: dict[str, Start] = {"ours, processes": ours(CORES), "ours, threads": ours(0), "DataLoader": plain}
+    found: dict[str, Start] = {
+        "ours, processes": our_processes,
+        "ours, threads": lambda ending: our_epoch(files, workers.Threads(decode), batch, device),
+    }
+    for method in ("fork", "forkserver"):
+        found[f"DataLoader, {method}"] = torchs(method, keeping=False)
+        found[f"DataLoader, {method}, keeping freed memory"] = torchs(method, keeping=True)
     try:
         import_module("torchvision")
     except (ImportError, RuntimeError) as error:  # not installed, or made for another torch
         print(f"torchvision left out: {error}")
     else:
-        found["torchvision"] = torchvisions
+        found["torchvision"] = lambda ending: torchvisions_epoch(folder, size, batch, device)
     return found
 
 
-def loading(start_loader: Start, images: int, device: torch.device) -> dict[str, float]:
-    """Measure one pass over this many images, including the start and the end of the workers."""
-    others = {*multiprocessing.active_children()}
-    own, everything, start = sum(os.times()[:2]), sum(os.times()[:4]), time.perf_counter()
-    seen, first, at_first, memory = 0, 0.0, 0, 0
-    for batch in start_loader():
-        seen += len(batch.to(device, non_blocking=True))
-        if not first:
-            _wait(device)
-            first, at_first = time.perf_counter() - start, seen
-        if seen == images:  # the workers are still there
-            _wait(device)
-            seconds = time.perf_counter() - start
-            memory = sum(_memory(process.pid) for process in {*multiprocessing.active_children()} - others)
+def loading(start_loader: Start, device: torch.device, least: int) -> dict[str, float]:
+    """Measure the seconds until the first batch, including the start of the workers; then epochs after the first."""
+    with ExitStack() as ending:
+        others = set(_descendants())  # workers of the loader before may end meanwhile
+        start = time.perf_counter()
+        epoch, first = start_loader(ending), 0.0
+        for _ in epoch():
+            first = first or time.perf_counter() - start
+        _wait(device)
+        own_workers = set(_descendants()) - others
+        start, own, theirs, seen = time.perf_counter(), _own_seconds(), _processor_seconds(own_workers), 0
+        while seen < least:
+            seen += sum(len(images) for images in epoch())
+        _wait(device)
+        seconds, own = time.perf_counter() - start, _own_seconds() - own
+        theirs = _processor_seconds(own_workers) - theirs
+        memory = sum(map(_memory, own_workers))
     return {
         "seconds_to_first_batch": first,
-        "images_per_second": (images - at_first) / (seconds - first),
-        "processor_ms_per_image": 1e3 * (sum(os.times()[:4]) - everything) / images,
-        "of_the_main_process": 1e3 * (sum(os.times()[:2]) - own) / images,
+        "images_per_second": seen / seconds,
+        "processor_ms_per_image": 1e3 * (own + theirs) / seen,
+        "of_the_main_process": 1e3 * own / seen,
         "memory_of_workers_mib": memory / 2**20,
     }
+
+
+def _descendants(process: int | None = None) -> Iterator[int]:
+    """Yield the processes that this one started, and those that they started."""
+    for task in Path(f"/proc/{process or os.getpid()}/task").iterdir():
+        with suppress(OSError):  # the thread has just ended
+            for child in map(int, (task / "children").read_text().split()):
+                yield child
+                yield from _descendants(child)
+
+
+def _own_seconds() -> float:
+    """Return the processor time that this process has used."""
+    return sum(os.times()[:2])
+
+
+def _processor_seconds(processes: set[int]) -> float:
+    """Return the processor time that these processes have used."""
+    seconds = 0.0
+    for process in processes:
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+        seconds += (int(fields[11]) + int(fields[12])) / TICKS
+    return seconds
 
 
 def _memory(process: int) -> int:
@@ -123,8 +191,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Time loaders of ImageNet-like files.")
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--files", type=int, default=4096, help="number of JPEG files")
-    parser.add_argument("--images", type=int, default=8192, help="images of a pass; every loader makes one per round")
-    parser.add_argument("--rounds", type=int, default=3, help="medians are written")
+    parser.add_argument("--images", type=int, default=4096, help="images to time for each loader and round")
+    parser.add_argument("--rounds", type=int, default=3, help="every loader runs once per round; medians are written")
     parser.add_argument("--size", type=int, default=224)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--out", type=Path, help="JSON file; by default results/loaders-<device>.json")
@@ -136,11 +204,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         make_files(folder, arguments.files)
-        starts = loaders(folder, arguments.size, arguments.batch, arguments.images, device)
+        starts = loaders(folder, arguments.size, arguments.batch, device)
         rounds: dict[str, list[dict[str, float]]] = {name: [] for name in starts}
         for number in range(1, arguments.rounds + 1):
             for name, start_loader in starts.items():
-                rounds[name].append(loading(start_loader, arguments.images, device))
+                rounds[name].append(loading(start_loader, device, arguments.images))
                 print(f"{name}: {rounds[name][-1]}", flush=True)
             medians = {name: {key: median(r[key] for r in own) for key in own[0]} for name, own in rounds.items()}
             write_result(out, content | {"loaders": medians}, to_come=arguments.rounds - number, device=device)

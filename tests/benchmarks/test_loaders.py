@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from types import ModuleType
 
@@ -17,20 +18,23 @@ CPU = torch.device("cpu")
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")  # Python 3.12 and later, about forks
-def test_loaders_give_the_images_and_are_timed(tmp_path: Path) -> None:
-    imagenet.make_files(tmp_path, 5)
-    starts = loaders.loaders(tmp_path, 8, 3, 9, CPU)
-    assert list(starts)[:3] == ["ours, processes", "ours, threads", "DataLoader"]
+def test_loaders_start_and_then_are_timed(tmp_path: Path) -> None:
+    imagenet.make_files(tmp_path, 9)
+    starts = loaders.loaders(tmp_path, 8, 3, CPU)
+    assert [name.split(",")[0] for name in starts][:6] == ["ours"] * 2 + ["DataLoader"] * 4
     for name, start in starts.items():
-        assert [(batch.shape, batch.dtype) for batch in start()] == [((3, 3, 8, 8), torch.uint8)] * 3, name
-        figures = loaders.loading(start, 9, CPU)
+        before = set(loaders._descendants())
+        with ExitStack() as ending:
+            batches = list(start(ending)())
+        assert [(batch.shape, batch.dtype) for batch in batches] == [((3, 3, 8, 8), torch.uint8)] * 3, name
+        figures = loaders.loading(start, CPU, least=10)
         memory = figures.pop("memory_of_workers_mib")
         assert (memory == 0) == ("threads" in name), name
-        assert 0 <= figures["of_the_main_process"] <= figures["processor_ms_per_image"], name
-        assert 0 < figures["seconds_to_first_batch"] < 60, name
+        assert figures["of_the_main_process"] <= figures["processor_ms_per_image"], name
+        assert figures["seconds_to_first_batch"] > 0, name
         assert figures["images_per_second"] > 0, name
-    ours, plain = (list(starts[name]()) for name in ("ours, processes", "DataLoader"))
-    assert all(torch.equal(*pair) for pair in zip(ours, plain, strict=True))
+        if name.startswith("ours"):  # torch's end later, and a fork server stays
+            assert set(loaders._descendants()) == before, name
 
 
 def test_every_round_says_how_many_are_to_come(

@@ -1,3 +1,4 @@
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -5,7 +6,7 @@ import torch
 
 from rheobase import data
 from rheobase.data.augment import COLUMNS, crop_flip, cutout
-from rheobase.data.dataset import Dataset, Split, channel_moments
+from rheobase.data.dataset import Dataset, Split, channel_moments, prefetch
 from rheobase.data.feed import Feed, first_images, generator
 from rheobase.data.policy import trivial_augment
 from rheobase.recipes import Recipe
@@ -160,6 +161,18 @@ def test_an_epoch_continues_in_the_middle() -> None:
     for (images, labels, _), (again, labels_again, _) in zip(whole[2:], rest, strict=True):
         assert torch.equal(images, again)
         assert torch.equal(labels, labels_again)
+
+
+def test_batches_begin_two_ahead() -> None:
+    begun = []
+
+    def batches() -> Iterator[int]:
+        for i in range(5):
+            begun.append(i)
+            yield i
+
+    used = [(i, max(begun)) for i in prefetch(batches())]
+    assert used == [(0, 2), (1, 3), (2, 4), (3, 4), (4, 4)]
 
 
 @pytest.mark.parametrize("first", [0, 1, 2, 4])

@@ -1,14 +1,13 @@
 """A user's own images, written here as files, and who decodes them."""
 
-import multiprocessing
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
-import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +16,7 @@ import pytest
 import torch
 
 from rheobase import data, train
-from rheobase.data import decoding, files, workers
+from rheobase.data import decoding, workers
 from rheobase.data.feed import Feed, generator
 from rheobase.data.files import Files
 from rheobase.data.pictures import read
@@ -190,6 +189,13 @@ def jpegs(tmp_path: Path) -> Path:
     return tmp_path / "set"
 
 
+@pytest.fixture
+def _processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are started for any number of cores and files."""
+    monkeypatch.setattr(workers, "LEAST_CORES", 1)
+    monkeypatch.setattr(workers, "LEAST_FILES", 1)
+
+
 JPEG_RECIPE = get("imagenet_resnet34").changed(
     ["network=resnet8", "image_size=8", "batch_size=5", "timesteps=2", "epochs=2", "precision=fp32"]
 )
@@ -198,171 +204,126 @@ JPEG_RECIPE = get("imagenet_resnet34").changed(
 def test_processes_decode_what_threads_do(jpegs: Path) -> None:
     found = data.load("imagenet", jpegs, size=8)
     batches = []
-    for processes in (0, 2):
-        train, test = (replace(part, processes=processes) for part in (found.train, found.test))
+    for pool in (workers.threads(), workers.processes(3)):
+        train, test = (replace(part, workers=pool) for part in (found.train, found.test))
         feed = Feed(replace(found, train=train, test=test), JPEG_RECIPE, torch.device("cpu"), torch.float32)
-        random = torch.get_rng_state()
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
-            warnings.filterwarnings("ignore", "This DataLoader will create")  # on a single core
             epochs = [list(feed.training(0)), list(feed.training(1)), list(feed.training(1, first=2))]
         assert [Path(str(w.message).split(": ")[0]).name for w in told] == ["5.jpg"]
         batches.append([x for epoch in epochs for x, _, _ in epoch] + [x for x, _ in feed.testing()])
-        assert torch.equal(random, torch.get_rng_state())
     assert len(batches[0]) == 4 + 4 + 2 + 1
     assert all(torch.equal(*pair) for pair in zip(*batches, strict=True))
     assert all(torch.equal(*pair) for pair in zip(batches[1][6:8], batches[1][8:10], strict=True))
 
 
 def test_processes_are_for_many_cores_and_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "processes", lambda number: number)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(15))
-    assert workers.processes_for(999) == 0
-    assert workers.processes_for(1000) == 15
+    assert isinstance(workers.choose(999), workers.Threads)
+    assert workers.choose(1000) == 15
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "3")
-    assert workers.processes_for(1000) == 5
+    assert workers.choose(1000) == 5
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
-    assert workers.processes_for(1000) == 0
+    assert isinstance(workers.choose(1000), workers.Threads)
 
 
-def test_a_process_that_may_have_no_children_uses_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(15))
-    monkeypatch.setitem(multiprocessing.current_process()._config, "daemon", True)  # as in a multiprocessing.Pool
-    assert workers.processes_for(1000) == 0
+def test_a_batch_may_be_larger_than_the_socket_and_may_be_given_up(images: Path) -> None:
+    pool = workers.processes(3)
+    pool.channel.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    files = replace(data.load("imagenet", images, size=6).train, workers=pool)
+    many = torch.arange(1501) % len(files)
+    given_up = files.begin(many)
+    assert pool.unsent
+    del given_up
+    assert torch.equal(files.read(many), files.read(torch.arange(len(files)))[many])
+    assert not pool.batches
+    assert not pool.unsent
 
 
-@pytest.mark.parametrize("processes", [0, 2])
-@pytest.mark.parametrize("size", [1, 7])
-def test_two_batches_are_decoded_ahead_and_the_rest_may_be_given_up(
-    images: Path, processes: int, size: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(workers, "cores", lambda: 2)
-    files = replace(data.load("imagenet", images, size=6).train, processes=processes)
-    everything, asked = files.read(torch.arange(len(files))), []
-
-    def wanted() -> Iterator[tuple[torch.Tensor, None]]:
-        for i in range(50):
-            asked.append(torch.arange(i, i + size) % len(files))
-            yield asked[-1], None
-
-    before = {*multiprocessing.active_children()}
-    batches = files.batches(wanted())
-    for i in range(20):
-        assert torch.equal(next(batches), everything[asked[i]])
-        assert 2 <= len(asked) - i <= 1 + 2 * max(1, 2 // size) + 1
-    started = {*multiprocessing.active_children()} - before
-    assert len(started) == processes
-    del batches
-    assert not started & {*multiprocessing.active_children()}
-
-
-def test_there_may_be_no_batch(images: Path) -> None:
-    assert list(data.load("imagenet", images, size=6).train.batches([])) == []
-
-
-@pytest.mark.parametrize("processes", [0, 2])
-def test_batches_may_be_empty_or_larger_than_the_first(images: Path, processes: int) -> None:
-    files = replace(data.load("imagenet", images, size=6).train, processes=processes)
-    indices = [torch.arange(16)[part] for part in (slice(0), slice(3), slice(0), slice(1, 16), slice(5, 7))]
-    everything = files.read(torch.arange(16))
-    for index, batch in zip(indices, files.batches((i, None) for i in indices), strict=True):
-        assert torch.equal(batch, everything[index])
-    assert files.read(indices[0]).shape == (0, 3, 6, 6)
-
-
-def test_a_process_that_is_killed_is_an_error(images: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.utils.data._utils, "MP_STATUS_CHECK_INTERVAL", 0.5)
-    files = replace(data.load("imagenet", images, size=6).train, processes=2)
-    handler, before = signal.getsignal(signal.SIGCHLD), {*multiprocessing.active_children()}
-    batches = files.batches((torch.tensor([i % len(files)]), None) for i in range(1000))
-    next(batches)
-    for process in {*multiprocessing.active_children()} - before:
-        process.kill()
-    with pytest.raises(ChildProcessError, match=r"an image-decoding process ended: .*; if memory ran out, use smaller"):
-        list(batches)
-    assert signal.getsignal(signal.SIGCHLD) == handler
-
-
-@pytest.mark.parametrize("processes", [0, 2])
-def test_an_error_of_who_asks_for_batches_is_no_error_of_a_process(images: Path, processes: int) -> None:
-    def wanted() -> Iterator[tuple[torch.Tensor, None]]:
-        for _ in range(9):
-            yield torch.arange(4), None
-        raise RuntimeError("can't allocate memory")
-
-    with pytest.raises(RuntimeError, match=r"^can't allocate memory$"):
-        list(replace(data.load("imagenet", images, size=6).train, processes=processes).batches(wanted()))
-
-
-def test_processes_do_not_hear_a_scheduler_that_ends_the_whole_job(images: Path) -> None:
-    files = replace(data.load("imagenet", images, size=6).train, processes=2)
-    index = torch.arange(len(files))
-    before = {*multiprocessing.active_children()}
-    batches = files.batches((index, None) for _ in range(40))
-    expected = next(batches)
-    pool = {*multiprocessing.active_children()} - before
-    # from another process, as from a scheduler
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
-        subprocess.run(["kill", f"-{number}", *(str(process.pid) for process in pool)], check=True)
-    assert all(torch.equal(batch, expected) for batch in batches)
-    assert len(pool) == 2
-    assert not signal.pthread_sigmask(signal.SIG_BLOCK, []) & {*workers.SIGNALS}
-
-
-def test_processes_do_not_warn(images: Path) -> None:
-    def odd(request: decoding.Request) -> bytes:
-        warnings.warn("odd metadata", stacklevel=1)  # here an error, and in every process and pass another line
-        return bytes(3 * 6**2)
-
-    files = replace(data.load("imagenet", images, size=6).train, decode=odd, processes=2)
-    assert not any(batch.any() for batch in files.batches([(torch.arange(8), None)] * 3))
-
-
-def test_a_process_whose_parent_ended_before_it_began_ends_too() -> None:
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "This process .* is multi-threaded")  # Python 3.12 and later
-        child = os.fork()
-    if not child:
-        try:
-            workers._follow(2**30, 0)
-            time.sleep(60)
-        finally:
-            os._exit(1)
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no forks")
+@pytest.mark.usefixtures("_processes")
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")  # Python 3.12 and later
+@pytest.mark.parametrize("start", [workers.threads, lambda: workers.processes(workers.cores())])
+def test_a_fork_has_threads_and_processes_of_its_own(images: Path, start: Callable[[], workers.Workers]) -> None:
+    files, everything = data.load("imagenet", images, size=6).train, torch.arange(20) % 16
+    ours = start()
+    pixels = replace(files, workers=ours).read(everything)
+    child = os.fork()
+    if not child:  # as a worker of a user's own DataLoader
+        signal.alarm(60)
+        same = torch.equal(replace(files, workers=start()).read(everything), pixels)
+        os._exit(0 if same and start() is not ours else 1)
     assert os.waitpid(child, 0)[1] == 0
+    assert start() is ours
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="/proc tells the number of threads")
-def test_threads_that_decode_start_no_others(images: Path) -> None:
-    script = f"""
-import os, pathlib, torch
-from rheobase.data import workers
-from rheobase.data.files import Files
-files = Files([pathlib.Path({str(images / "dark" / "01.png")!r})] * 9, torch.zeros(9), 224, processes=0)
-torch.ones(10**6).add(1)  # starts those of this thread
-before = len(os.listdir("/proc/self/task"))
-list(files.batches([(torch.arange(9), None)]))
-print(len(os.listdir("/proc/self/task")) - before <= workers.cores())
-"""
-    environment = {**os.environ, "OMP_NUM_THREADS": "4"}
-    assert subprocess.check_output([sys.executable, "-c", script], env=environment, text=True) == "True\n"
+@pytest.mark.usefixtures("_processes")
+def test_processes_that_are_killed_are_an_error_and_started_again(images: Path) -> None:
+    files = data.load("imagenet", images, size=6).train
+    everything = torch.arange(len(files))
+    pixels = files.read(everything)
+    for process in workers.processes(workers.cores()).processes:
+        process.kill()
+        process.wait()
+    with pytest.raises(ChildProcessError, match=r"(\d+) of \1 image-decoding processes ended \(exit code -9\)"):
+        files.read(everything)
+    assert torch.equal(files.read(everything), pixels)
+
+
+@pytest.mark.usefixtures("_processes")
+def test_processes_that_are_stopped_are_told_to_go_on(images: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "PATIENCE", 50)
+    files = data.load("imagenet", images, size=6).train
+    everything = torch.arange(len(files))
+    pixels = files.read(everything)
+    for process in workers.processes(workers.cores()).processes:
+        process.send_signal(signal.SIGSTOP)
+    with pytest.warns(UserWarning, match=r"an image-decoding process \(\d+\) was stopped; it was told to continue"):
+        assert torch.equal(files.read(everything), pixels)
+
+
+@pytest.mark.usefixtures("_processes")
+def test_processes_do_not_hear_a_scheduler_that_ends_the_whole_job(images: Path) -> None:
+    files = data.load("imagenet", images, size=6).train
+    pool = workers.processes(workers.cores()).processes
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
+        for process in pool:
+            process.send_signal(number)  # some of them have not even started
+    everything = torch.arange(len(files))
+    assert torch.equal(files.read(everything), data.load("imagenet", images, size=6).train.read(everything))
+    assert [process.poll() for process in pool] == [None] * len(pool)
+    assert not signal.pthread_sigmask(signal.SIG_BLOCK, []) & {*workers.DEAF_TO}
+
+
+def test_processes_import_little_and_never_see_an_interrupt() -> None:
+    started = f"import runpy, sys; runpy.run_path({decoding.__file__!r})['pillow']()"
+    loaded = f"{started}; print({{'torch', 'numpy'}} & {{*sys.modules}})"
+    assert subprocess.check_output([sys.executable, "-c", loaded], text=True) == "set()\n"
+    for process in workers.processes(3).processes:
+        assert os.getpgid(process.pid) == process.pid
 
 
 @pytest.mark.parametrize(
     ("end", "code", "message"),
-    [("", 0, ""), ("1 / 0", 1, "ZeroDivisionError"), ("os.kill(os.getpid(), 9)", -signal.SIGKILL, "")],
+    [("1 / 0", 1, "ZeroDivisionError"), ("os.kill(os.getpid(), 9)", -signal.SIGKILL, "")],
 )
 def test_processes_end_with_the_one_that_started_them(images: Path, end: str, code: int, message: str) -> None:
     script = f"""
 import os, pathlib, torch
 from rheobase.data.files import Files
-torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL = 600  # seconds until torch's own workers look for their parent
+from rheobase.data.pictures import read
+from rheobase.data import workers
+from rheobase.data.files import Files
+from rheobase.data.pictures import read
 paths = [pathlib.Path({str(images / "dark" / "01.png")!r})] * 99
-batches = Files(paths, torch.zeros(99), 64, processes=2).batches((torch.arange(99), None) for _ in range(99))
-next(batches)
+waiting = Files(paths, torch.zeros(99), 64, workers=workers.processes(2)).begin(torch.arange(99))
 {end}
 """
     # They hold the other ends of these pipes, too: as long as one lives, this does not return.
-    told = ["-W", "default::ResourceWarning", "-W", "ignore:This DataLoader will create"]
-    found = subprocess.run([sys.executable, *told, "-c", script], capture_output=True, text=True, timeout=120)
+    found = subprocess.run(
+        [sys.executable, "-W", "default::ResourceWarning", "-c", script], capture_output=True, text=True, timeout=120
+    )
     assert found.returncode == code
     assert found.stdout == ""
     assert (found.stderr.splitlines() or [""])[-1].startswith(message)
@@ -373,14 +334,14 @@ next(batches)
 @pytest.mark.filterwarnings("ignore:cannot read the image")
 @pytest.mark.parametrize(("step", "processes"), [(1, True), (4, False)])
 def test_a_run_on_jpeg_files_continues_within_an_epoch(
-    jpegs: Path, tmp_path: Path, step: int, processes: bool, monkeypatch: pytest.MonkeyPatch
+    jpegs: Path, tmp_path: Path, step: int, processes: bool, request: pytest.FixtureRequest
 ) -> None:
     recipe = JPEG_RECIPE.changed(["batch_size=6"])
     train.fit(recipe, data=jpegs, out=tmp_path / "whole", device="cpu")
     with pytest.raises(train.Interrupted, match=r"stopped at step \d of 6"):
         train.fit(recipe, data=jpegs, out=tmp_path / "run", device="cpu", reporter=StopAt(step))
     if processes:  # what begins with threads may continue with processes
-        monkeypatch.setattr(files, "processes_for", lambda _: 2)
+        request.getfixturevalue("_processes")
     train.fit(recipe, data=jpegs, out=tmp_path / "run", device="cpu", resume=True)
     whole, resumed = (checkpoint.latest(tmp_path / name / "checkpoints") for name in ("whole", "run"))
     assert whole is not None

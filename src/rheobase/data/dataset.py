@@ -1,9 +1,9 @@
 """A dataset: labelled images or event sequences, split into training and test, and one record about them."""
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -11,10 +11,10 @@ from torch import Tensor
 from rheobase.data.fingerprint import fingerprint as fingerprint_of
 from rheobase.data.info import DataInfo
 
+PREFETCH = 2  # batches of files to decode ahead
 INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
-Wanted = tuple[Tensor, Tensor | None]
-"""The indices of a batch, and uniform random numbers for sources that crop at random (see `augment`)."""
+Item = TypeVar("Item")
 
 
 class Source(Protocol):
@@ -31,10 +31,10 @@ class Source(Protocol):
     def __len__(self) -> int: ...
 
     def read(self, index: Tensor, u: Tensor | None = None) -> Tensor:
-        """Return the images at `index`, cropped at random by `u`."""
+        """Return the images at `index`. Sources that crop at random use the uniform numbers `u` (see `augment`)."""
 
-    def batches(self, wanted: Iterable[Wanted], *, pinned: bool = False) -> Iterator[Tensor]:
-        """Yield the images of every batch. `pinned` asks for page-locked memory."""
+    def begin(self, index: Tensor, u: Tensor | None = None, *, pinned: bool = False) -> Callable[[], Tensor]:
+        """Start reading. Call the result to wait for the images. `pinned` asks for page-locked memory."""
 
     def to(self, device: torch.device) -> "Source":
         """Move the images to a device, if they can be kept there."""
@@ -74,9 +74,9 @@ class Split:
         """Return the images at `index`."""
         return self.images[index]
 
-    def batches(self, wanted: Iterable[Wanted], *, pinned: bool = False) -> Iterator[Tensor]:
-        """Yield the images of every batch."""
-        return (self.images[index] for index, _ in wanted)
+    def begin(self, index: Tensor, u: Tensor | None = None, *, pinned: bool = False) -> Callable[[], Tensor]:
+        """Return a function that picks the images, which are in memory already."""
+        return lambda: self.images[index]
 
     def to(self, device: torch.device) -> "Split":
         """Move the images to a device, unless they would take more than half of its free memory."""
@@ -156,6 +156,19 @@ def channel_moments(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...
     means = [float((c * levels).sum() / c.sum()) for c in counts]
     variances = [float((c * (levels - m) ** 2).sum() / c.sum()) for c, m in zip(counts, means, strict=True)]
     return tuple(means), tuple(v**0.5 or 1.0 for v in variances)
+
+
+def prefetch(items: Iterable[Item], number: int = PREFETCH) -> Iterator[Item]:
+    """Yield the same items, but fetch them `number` items ahead.
+
+    Only files are decoded in the background: GPU work in other threads would break the capture of a CUDA graph.
+    """
+    waiting: deque[Item] = deque()
+    for item in items:
+        waiting.append(item)
+        if len(waiting) > number:
+            yield waiting.popleft()
+    yield from waiting
 
 
 def _moments(name: str, train: Source) -> tuple[Sequence[float], Sequence[float]]:

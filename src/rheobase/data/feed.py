@@ -6,14 +6,13 @@ The order and augmentation of an epoch depend only on seed and epoch, so a run c
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import tee
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from rheobase.data.augment import COLUMNS, crop_flip, cutout, shift_in_time
-from rheobase.data.dataset import Dataset, Source, Split
+from rheobase.data.dataset import PREFETCH, Dataset, Source, Split, prefetch
 from rheobase.data.policy import trivial_augment
 from rheobase.recipes import Recipe
 
@@ -21,6 +20,7 @@ TEST_BATCH = 256
 PIECE = 2**24  # values to augment at once: a few large operations instead of many small ones
 
 Range = tuple[int, int]
+Images = Callable[[], Tensor]
 
 
 def generator(*key: int) -> torch.Generator:
@@ -98,6 +98,7 @@ class Feed:
         values = math.prod(dataset.train.shape) * recipe.batch_size // world
         at_hand = isinstance(self.train, Split)
         self.piece = max(1, PIECE // values) if at_hand else 1  # number of steps
+        self.prefetch = 0 if at_hand else PREFETCH
         self.pinned = device.type == "cuda"
 
     def keep_steps(self, steps: int, owner: object) -> None:
@@ -116,10 +117,8 @@ class Feed:
 
     def training(self, epoch: int, first: int = 0) -> Iterator[tuple[Tensor, Tensor, float]]:
         """Yield images, labels and their share of the global batch, from step `first` of the epoch."""
-        pieces, wanted = tee(self._pieces(epoch, first))
-        images = self.train.batches(((index, u) for *_, index, u in wanted), pinned=self.pinned)
-        for (step, batches, index, u), x in zip(pieces, images, strict=True):
-            x = x.to(self.device, non_blocking=True)
+        for step, batches, index, u, images in prefetch(self._pieces(epoch, first), self.prefetch):
+            x = images().to(self.device, non_blocking=True)
             x = self._augmented(x, u.to(self.device), self.recipe.timesteps_at(epoch))
             y = self.train.labels[index].to(self.device)
             counts = [own.stop - own.start for own in (self._share(*batch) for batch in batches)]
@@ -139,16 +138,15 @@ class Feed:
         if own.start == own.stop:
             return
         done, indices = 0, torch.arange(own.start, own.stop, device=self.test.labels.device).split(TEST_BATCH)
-        batches = self.test.batches(((index, None) for index in indices), pinned=self.pinned)
-        for index, images in zip(indices, batches, strict=True):
-            x = self._steps_first(images.to(self.device, non_blocking=True), self.recipe.timesteps)
+        for index, images in prefetch(((i, self.test.begin(i, pinned=self.pinned)) for i in indices), self.prefetch):
+            x = self._steps_first(images().to(self.device, non_blocking=True), self.recipe.timesteps)
             yield self._normalised(x), self.test.labels[index].to(self.device)
             done += len(index)
             if self.tell is not None:
                 self.tell(done, own.stop - own.start)
 
-    def _pieces(self, epoch: int, first: int) -> Iterator[tuple[int, list[Range], Tensor, Tensor]]:
-        """Yield pieces from step `first` on: first step, batches, order and random numbers of each piece."""
+    def _pieces(self, epoch: int, first: int) -> Iterator[tuple[int, list[Range], Tensor, Tensor, Images]]:
+        """Yield pieces from step `first` on: first step, batches, order, random numbers and images of each piece."""
         n, size = len(self.train), self.recipe.batch_size
         where = self.train.labels.device
         random = generator(self.recipe.seed, epoch)
@@ -162,7 +160,7 @@ class Feed:
         for piece in range(first - first % self.piece, self.steps, self.piece):
             batches = [(step * size, min((step + 1) * size, n)) for step in range(piece, self.steps)[: self.piece]]
             index, u = (torch.cat([values[self._share(*batch)] for batch in batches]) for values in (order, uniform))
-            yield piece, batches, index, u
+            yield piece, batches, index, u, self.train.begin(index, u, pinned=self.pinned)
 
     def _share(self, start: int, stop: int) -> slice:
         n = stop - start

@@ -1,18 +1,16 @@
 """A split of image files that are decoded batch by batch."""
 
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import tee
 
 import torch
 from torch import Tensor
 
 from rheobase.data.archives import Member, Place
-from rheobase.data.dataset import Wanted
 from rheobase.data.decoding import Decoder, Request, decode, pillow, pixels_of
 from rheobase.data.fingerprint import of_files
-from rheobase.data.workers import decoded, processes_for
+from rheobase.data.workers import Workers, choose
 
 SUFFIXES = {".bmp", ".gif", ".jfif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 FOREIGN = {".arw", ".avif", ".cr2", ".cr3", ".dng", ".heic", ".heif", ".jp2", ".jxl", ".nef"}
@@ -32,9 +30,9 @@ class Files:
     size: int
     margin: float = 256 / 224
     decode: Decoder = decode
-    """Returns the pixels [size, size, 3] of a request."""
-    processes: int | None = None
-    """How many processes decode; 0 for threads. By default the number of files decides."""
+    """Returns the pixels [size, size, 3] of a request. Worker processes find your own by name in a plugin or module."""
+    workers: Workers | None = None
+    """Threads or processes that decode. By default the number of files decides, on first use."""
     damaged: set[Place] = field(default_factory=set, init=False)
     """Files that were replaced."""
 
@@ -48,27 +46,25 @@ class Files:
 
     def read(self, index: Tensor, u: Tensor | None = None) -> Tensor:
         """Return random parts of the images, or their centres if there are no random numbers `u`."""
-        return next(self._decoded([(index, u)], processes=0))
+        return self.begin(index, u)()
 
-    def batches(self, wanted: Iterable[Wanted], *, pinned: bool = False) -> Iterator[Tensor]:
-        """Yield the images of every batch. The next two batches are decoded meanwhile."""
-        number = processes_for(len(self)) if self.processes is None else self.processes
-        return self._decoded(wanted, number, pinned=pinned)
-
-    def _decoded(self, wanted: Iterable[Wanted], processes: int, *, pinned: bool = False) -> Iterator[Tensor]:
+    def begin(self, index: Tensor, u: Tensor | None = None, *, pinned: bool = False) -> Callable[[], Tensor]:
+        """Start decoding. Call the result to wait for the images."""
         if self.decode is decode:
             pillow()  # report here if it is missing
-        rows, asked = tee((index.tolist(), self._requests(index, u)) for index, u in wanted)
-        found = decoded((requests for _, requests in asked), self.decode, self.size, processes, pinned=pinned)
-        for (index, requests), (images, failed) in zip(rows, found, strict=True):
-            for row in failed:
-                pixels = torch.frombuffer(self._decoded_here(index[row], requests[row].part), dtype=torch.uint8)
-                images[row] = pixels.view(images.shape[1:])
-            yield images.movedim(3, 1)
-
-    def _requests(self, index: Tensor, u: Tensor | None) -> list[Request]:
+        images = torch.empty(len(index), self.size, self.size, 3, dtype=torch.uint8, pin_memory=pinned)
+        wanted = index.tolist()
         parts = [None] * len(index) if u is None else u[:, [0, 1, 8, 9]].tolist()
-        return [self._request(self.paths[i], part) for i, part in zip(index.tolist(), parts, strict=True)]
+        requests = [self._request(self.paths[i], part) for i, part in zip(wanted, parts, strict=True)]
+        failed = (self.workers or choose(len(self), self.decode)).begin(requests, images.numpy())
+
+        def finish() -> Tensor:
+            for row in failed():
+                pixels = torch.frombuffer(self._decoded_here(wanted[row], parts[row]), dtype=torch.uint8)
+                images[row] = pixels.view(images.shape[1:])
+            return images.movedim(3, 1)
+
+        return finish
 
     def _request(self, place: Place, part: list[float] | None) -> Request:
         if isinstance(place, Member):

@@ -1,12 +1,12 @@
 """Hold out training images for choosing settings, so that the test images stay unseen until the last run."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from rheobase.data.dataset import Dataset, Source, Split, Wanted
+from rheobase.data.dataset import Dataset, Source, Split
 from rheobase.data.fingerprint import fingerprint
 
 ORDER = 5000  # seed of the selection, the same for every run
@@ -33,8 +33,8 @@ class Chosen:
     def read(self, index: Tensor, u: Tensor | None = None) -> Tensor:
         return self.source.read(self.index[index], u)
 
-    def batches(self, wanted: Iterable[Wanted], *, pinned: bool = False) -> Iterator[Tensor]:
-        return self.source.batches(((self.index[index], u) for index, u in wanted), pinned=pinned)
+    def begin(self, index: Tensor, u: Tensor | None = None, *, pinned: bool = False) -> Callable[[], Tensor]:
+        return self.source.begin(self.index[index], u, pinned=pinned)
 
     def to(self, device: torch.device) -> "Chosen":
         source = self.source.to(device)

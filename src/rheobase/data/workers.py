@@ -1,40 +1,62 @@
-"""Decode image files in parallel: in worker processes of torch's DataLoader, or in threads of this process.
+"""Decode image files in parallel, by threads of this process or by worker processes.
 
 Threads start at once, but hold Python's lock for part of the work, so many threads slow down each other and the
-training. Worker processes are forks of this process, which start fast and know every decoder. They write pixels to
-memory that all of them share, and last for one pass over the files.
+training. Worker processes are new programs, never forks: that is safe next to CUDA, and does not run the user's script
+again. They share one socket. Each takes the next few files from it when free, and writes the pixels to the memory of
+the batch. They end when this end of the socket is closed, even if this process is killed. They ignore the signals that
+a scheduler sends to all processes of a job, because this process still has to finish its step.
 """
 
-import math
-import mmap
+import atexit
+import errno
 import os
+import pickle
+import select
 import signal
+import socket
+import subprocess
 import sys
-import threading
 import warnings
 from collections import deque
-from collections.abc import Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
-from functools import cache, partial
-from itertools import chain, count, tee
-from multiprocessing import current_process
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from functools import cache
+from itertools import count
+from typing import Any, Protocol
+from weakref import WeakValueDictionary
 
 import numpy as np
-import torch
-from torch import Tensor
-from torch.utils.data import DataLoader
-from torch.utils.data import Dataset as TorchDataset
+from numpy.typing import NDArray
 
-from rheobase.data.decoding import Decoder, Request, pixels_of
+from rheobase import plugins
+from rheobase.data import decoding
+from rheobase.data.decoding import MESSAGE, Decoder, Request, decode, pixels_of
 
 LEAST_CORES, LEAST_FILES = 4, 1000  # below these, threads are used
-AHEAD = 2  # batches that are decoded ahead
-SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP") if hasattr(signal, name)]
-LOOK = 0.2  # seconds after which a worker notices that its parent is gone
+TOGETHER = 4  # files per message
+PATIENCE = 1000  # milliseconds without an answer before checking that all processes are alive
+DEAF_TO = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP") if hasattr(signal, name)]
+NOT_NOW = (errno.EAGAIN, errno.ETOOMANYREFS)  # the socket holds too many bytes or files
 
-Piece = tuple[int, list[Request]]  # a part of a batch, and its number
-Failed = list[int]  # rows that could not be decoded
+Pixels = NDArray[np.uint8]
+Failed = Callable[[], list[int]]
+
+
+class Workers(Protocol):
+    """Threads or processes that decode images."""
+
+    def begin(self, requests: Sequence[Request], pixels: Pixels) -> Failed:
+        """Start decoding into `pixels` [N, H, W, 3]. Call the result to wait and get the rows that failed."""
+
+
+def choose(files: int, decoder: Decoder = decode) -> Workers:
+    """Choose the workers for this number of files: one process per core, or threads if there is little to do."""
+    enough = cores() >= LEAST_CORES and files >= LEAST_FILES
+    own = () if decoder is decode else (decoder,)
+    if enough and hasattr(os, "memfd_create") and _found_by_name(decoder):
+        return processes(cores(), *own)
+    return threads(*own)
 
 
 def cores() -> int:
@@ -43,133 +65,178 @@ def cores() -> int:
     return max(1, usable // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
 
 
-def processes_for(files: int) -> int:
-    """Return how many processes decode a split: one per core, or 0, for threads, if there is little to do."""
-    enough = cores() >= LEAST_CORES and files >= LEAST_FILES
-    able = sys.platform == "linux" and not current_process().daemon  # elsewhere, forks are not safe or not allowed
-    return cores() if enough and able else 0
-
-
-def decoded(
-    batches: Iterable[list[Request]], decoder: Decoder, size: int, processes: int = 0, *, pinned: bool = False
-) -> Iterator[tuple[Tensor, Failed]]:
-    """Yield the pixels [N, size, size, 3] of every batch, page-locked if `pinned`, and the rows that failed.
-
-    Every worker decodes a piece of each batch. Two batches are decoded ahead.
-    """
-    number, rest = processes or cores(), iter(batches)
-    if (first := next(rest, None)) is None:
-        return
-    together = max(1, -(-len(first) // number))
-    asked, expected = tee(chain([first], rest))
-    parts = (requests[i : i + together] for requests in asked for i in range(0, len(requests), together))
-    decoding = Decoding(decoder, AHEAD * number + 1, together, size)
-    decode = _by_processes if processes else _by_threads
-    found = decode(decoding, enumerate(parts), number)
-    numbers = count()
-    for requests in expected:
-        pixels = torch.empty(len(requests), *decoding.places.shape[2:], dtype=torch.uint8, pin_memory=pinned)
-        failed: Failed = []
-        for row in range(0, len(requests), together):
-            failed += [row + i for i in next(found)]
-            part = pixels[row : row + together]
-            part[:] = decoding.place(next(numbers))[: len(part)]
-        yield pixels, failed
-
-
-class Decoding(TorchDataset[Failed]):
-    """Decodes pieces, each to a place of its own in shared memory. Only a piece that was used is overwritten."""
-
-    def __init__(self, decoder: Decoder, places: int, together: int, size: int) -> None:
-        self.decoder = decoder
-        shape = places, together, size, size, 3
-        # unlike /dev/shm, it may be as large as any memory of a container
-        self.places = torch.frombuffer(mmap.mmap(-1, math.prod(shape)), dtype=torch.uint8).view(shape)
-
-    def place(self, number: int) -> Tensor:
-        """Return the place of this piece."""
-        return self.places[number % len(self.places)]
-
-    def __getitem__(self, piece: Piece) -> Failed:
-        """Decode a piece and return the rows that failed."""
-        number, requests = piece
-        failed = []
-        for row, (request, pixels) in enumerate(zip(requests, self.place(number), strict=False)):
-            try:
-                content = pixels_of(request, self.decoder)
-            except Exception:  # the caller decodes it again and reports the reason
-                failed.append(row)
-            else:  # by NumPy, because torch would start more threads for each of ours
-                pixels.numpy()[:] = np.frombuffer(content, np.uint8).reshape(pixels.shape)
-        return failed
+def _found_by_name(decoder: Decoder) -> bool:
+    """Return whether another process with the same plugins can find this function by name."""
+    try:
+        return pickle.loads(pickle.dumps(decoder)) is decoder and decoder.__module__ != "__main__"
+    except Exception:  # pickle fails in many ways
+        return False
 
 
 @cache
-def _threads() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(cores())
+def threads(decoder: Decoder = decode) -> "Threads":
+    """Return the threads for this decoder, started on first use."""
+    return Threads(decoder)
 
 
-def _by_threads(decoding: Decoding, pieces: Iterable[Piece], number: int) -> Iterator[Failed]:
-    waiting: deque[Future[Failed]] = deque()
-    for piece in pieces:
-        waiting.append(_threads().submit(decoding.__getitem__, piece))
-        if len(waiting) > AHEAD * number:
-            yield waiting.popleft().result()
-    yield from (task.result() for task in waiting)
+@cache
+def processes(number: int, decoder: Decoder = decode) -> "Processes":
+    """Return the worker processes for this decoder, started on first use."""
+    return Processes(number, decoder)
 
 
-def _by_processes(decoding: Decoding, pieces: Iterable[Piece], number: int) -> Iterator[Failed]:
-    loader = DataLoader(
-        decoding,
-        batch_size=None,
-        sampler=pieces,
-        num_workers=number,
-        prefetch_factor=AHEAD,
-        multiprocessing_context="fork",
-        worker_init_fn=partial(_follow, os.getpid()),
-        generator=torch.Generator(),  # or it would draw a random number from torch's own
-    )
-    with _quietly():
-        answers = iter(loader)
+if hasattr(os, "register_at_fork"):  # a fork of this process has none of its threads, and must not take its answers
+    os.register_at_fork(after_in_child=threads.cache_clear)
+    os.register_at_fork(after_in_child=processes.cache_clear)
+
+
+class Threads:
+    """Decode with threads of this process."""
+
+    def __init__(self, decoder: Decoder) -> None:
+        self.pool, self.decoder = ThreadPoolExecutor(cores()), decoder
+
+    def begin(self, requests: Sequence[Request], pixels: Pixels) -> Failed:
+        tasks = [self.pool.submit(self._decoded, *task) for task in zip(requests, pixels, strict=True)]
+        return lambda: [row for row, task in enumerate(tasks) if not task.result()]
+
+    def _decoded(self, request: Request, pixels: Pixels) -> bool:
+        try:
+            pixels[:] = np.frombuffer(pixels_of(request, self.decoder), np.uint8).reshape(pixels.shape)
+        except Exception:  # the caller decodes it again and reports the reason
+            return False
+        return True
+
+
+def _serving(descriptor: int, decoder: Decoder) -> str:
+    """Return the last statements of a worker's program. It imports more only for a decoder from elsewhere."""
+    if decoder is decode:
+        return f"serve({descriptor})"
+    loading = f"from rheobase import plugins; [plugins.load(source) for source in {plugins.loaded()}]"
+    return f"{loading}; serve({descriptor}, pickle.loads({pickle.dumps(decoder)!r}))"
+
+
+def _stopped(pid: int) -> bool:
+    """Return whether a worker was stopped by a signal."""
     try:
-        yield from answers
-    except RuntimeError as error:
-        if not str(error).startswith("DataLoader worker"):  # the pieces themselves may fail, too
-            raise
-        raise ChildProcessError(
-            f"an image-decoding process ended: {str(error).splitlines()[0]}; "
-            "if memory ran out, use smaller batches or fewer training processes"
-        ) from error
+        return os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:  # it ended, which is noticed elsewhere
+        return False
 
 
 @contextmanager
-def _quietly() -> Iterator[None]:
-    """Start workers that block the signals of a scheduler, which sends them to all processes of a job.
-
-    The training process still has to finish its step. It keeps its own handler of SIGCHLD: torch's would raise an error
-    for a lost worker at any moment, not only where a batch is awaited. Python 3.12 and later warn of every fork of a
-    process with threads, about which nobody who trains a network can do anything.
-    """
-    before, handler = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS), signal.getsignal(signal.SIGCHLD)
+def _blocked() -> Iterator[None]:
+    """Block these signals in all processes that are started meanwhile, from their first moment on."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, DEAF_TO)
     try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
-            yield
+        yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGCHLD, handler or signal.SIG_DFL)
 
 
-def _follow(parent: int, worker: int) -> None:
-    """End this worker when its parent wants it or is gone, however it ended. Leave warnings to the parent."""
-    warnings.simplefilter("ignore")  # or every worker would repeat Pillow's about odd metadata, in every pass
+class Batch:
+    """A batch of files being decoded. The pixels go to a `file` in memory."""
 
-    def listen() -> None:
-        while os.getppid() == parent:
-            heard = signal.sigtimedwait(SIGNALS, LOOK)
-            if heard and heard.si_signo == signal.SIGTERM and heard.si_pid == parent:
-                break
-        os._exit(0)
+    def __init__(self, files: int) -> None:
+        self.file = os.memfd_create("pixels")
+        self.left = files
+        self.failed: list[int] = []
 
-    threading.Thread(target=listen, daemon=True).start()
+    def __del__(self) -> None:
+        os.close(self.file)
+
+
+class Processes:
+    """Decode with worker processes."""
+
+    def __init__(self, number: int, decoder: Decoder) -> None:
+        self.channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.channel.setblocking(False)
+        self.answers = select.poll()
+        self.answers.register(self.channel, select.POLLIN)
+        # run by path, because importing its package would import torch
+        program = (
+            f"import pickle, runpy, sys; sys.path[:] = {sys.path}; "
+            f"serve = runpy.run_path({decoding.__file__!r})['serve']; {_serving(theirs.fileno(), decoder)}"
+        )
+        # Otherwise every worker would repeat Pillow's warnings about odd metadata.
+        command = [sys.executable, "-W", "ignore", "-c", program]
+        with theirs, _blocked():
+            self.processes = [
+                # in its own process group, so that Ctrl-Z does not stop it
+                subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], process_group=0)
+                for _ in range(number)
+            ]
+        self.numbers = count()
+        # A batch that nobody waits for any more disappears from here, and its files are not decoded.
+        self.batches: WeakValueDictionary[int, Batch] = WeakValueDictionary()
+        self.unsent: deque[tuple[int, int, list[tuple[Any, ...]]]] = deque()
+        atexit.register(self.close)
+
+    def begin(self, requests: Sequence[Request], pixels: Pixels) -> Failed:
+        batch, number = Batch(len(requests)), next(self.numbers)
+        self.batches[number] = batch
+        rows = range(0, len(requests), TOGETHER)
+        self.unsent.extend((number, row, [tuple(r) for r in requests[row : row + TOGETHER]]) for row in rows)
+        self._send()
+
+        def finish() -> list[int]:
+            while batch.left:
+                self._receive()
+                self._send()
+            with open(batch.file, "rb", closefd=False) as file:
+                file.readinto(pixels.data)
+            return sorted(batch.failed)
+
+        return finish
+
+    def close(self) -> None:
+        """End the workers."""
+        self.channel.close()
+        for process in self.processes:
+            try:
+                process.wait(timeout=5)
+            except subprocess.TimeoutExpired:  # stuck on a disk that does not respond
+                process.kill()
+                process.wait()
+
+    def _send(self) -> None:
+        """Send as many messages as the socket takes."""
+        while self.unsent:
+            batch = self.batches.get(self.unsent[0][0])
+            if batch is not None:
+                try:
+                    socket.send_fds(self.channel, [pickle.dumps(self.unsent[0])], [batch.file])
+                except OSError as error:
+                    if error.errno in NOT_NOW or isinstance(error, ConnectionError):  # _receive reports it
+                        return
+                    raise
+            self.unsent.popleft()
+
+    def _receive(self) -> None:
+        """Receive one answer; after a timeout, check that every worker is alive."""
+        message = b""
+        with suppress(ConnectionError):  # all workers ended
+            if self.answers.poll(PATIENCE):
+                message = self.channel.recv(MESSAGE)
+        if message:
+            number, files, failed = pickle.loads(message)
+            batch = self.batches.get(number)
+            if batch is not None:
+                batch.failed += failed
+                batch.left -= files
+            return
+        for process in self.processes:
+            if _stopped(process.pid):
+                warnings.warn(
+                    f"an image-decoding process ({process.pid}) was stopped; it was told to continue", stacklevel=2
+                )
+                process.send_signal(signal.SIGCONT)
+        ended = [process.returncode for process in self.processes if process.poll() is not None]
+        if ended:
+            processes.cache_clear()
+            self.close()
+            raise ChildProcessError(
+                f"{len(ended)} of {len(self.processes)} image-decoding processes ended (exit code {ended[0]}); "
+                "if memory ran out, use smaller batches or fewer training processes"
+            )

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from rheobase.data import ilsvrc, shards
-from rheobase.data.dataset import Dataset, Split
+from rheobase.data.dataset import Dataset, Split, prefetch
 from rheobase.data.expectation import expecting
 from rheobase.data.files import FOREIGN, SUFFIXES, Files
 from rheobase.data.folders import Classes, flat, held_out, split
@@ -60,9 +60,8 @@ def _on_demand(name: str, path: Path, size: int) -> Dataset:
 
 def _decoded(files: Files) -> Split:
     images = torch.empty(len(files), *files.shape, dtype=torch.uint8)
-    indices = torch.arange(len(files)).split(BATCH)
-    for index, batch in zip(indices, files.batches((i, None) for i in indices), strict=True):
-        images[index] = batch
+    for index, read in prefetch((i, files.begin(i)) for i in torch.arange(len(files)).split(BATCH)):
+        images[index] = read()
     return Split(images, files.labels)
 
 
