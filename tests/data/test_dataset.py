@@ -91,6 +91,7 @@ def test_data_sets_that_cannot_be() -> None:
         (good, "abc", {"mean": (0.0,), "std": (1.0,)}, "one mean and deviation per channel"),
         (good, "abc", {"mean": (0.0, 0.0), "std": (1.0, 0.0)}, "deviations above 0"),
         (good, [1, 2, 3], {}, "names must be text"),
+        (good, 3, {}, "expected the names of the classes, got 3; give one for each"),
     ):
         with pytest.raises(ValueError, match=f"dataset 'mine'.*{message}"):
             Dataset.of("mine", good, test, classes, **options)

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -386,6 +387,10 @@ def net19() -> SpikingNet:
         (
             lambda: net8()(torch.randn(4, 2, 3, 8, 8), timesteps="4"),
             "timesteps='4' does not match the sequence, which has 4 timesteps",
+        ),
+        (
+            lambda: net8()(np.zeros((2, 3, 8, 8), np.float32), timesteps=2),
+            "expected a tensor as input, got ndarray; convert it with torch.as_tensor",
         ),
         (
             lambda: net8()(torch.randint(256, (2, 3, 8, 8), dtype=torch.uint8), timesteps=2),

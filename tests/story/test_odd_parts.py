@@ -212,6 +212,10 @@ def twofold(num_classes, in_channels, image_size, **soma):
     return Twofold(num_classes, in_channels, image_size, Soma)
 
 optimizer(torch.optim.Adam)
+
+@optimizer
+def newton(groups, lr, recipe):
+    return torch.optim.LBFGS([p for group in groups for p in group["params"]], lr=lr)
 """
 
 
@@ -225,6 +229,7 @@ optimizer(torch.optim.Adam)
         ("network=narrow", r"network 'narrow': expected logits \[T, N, K\] = \[3, 40, 3\], got \[3, 40, 2\]"),
         ("network=twofold", r"network 'twofold': expected logits \[T, N, K\] = \[3, 40, 3\], got tuple"),
         ("optimizer=Adam", r"optimizer 'Adam': torch's own class knows no recipe; wrap it"),
+        ("optimizer=newton", r"optimizer 'newton': LBFGS repeats steps, which training does not; use another"),
     ],
 )
 def test_a_part_that_breaks_is_one_sentence_and_leaves_nothing(

@@ -120,6 +120,8 @@ class Dataset:
                 f"dataset '{name}': training images have the shape {list(train.shape)}, test images "
                 f"{list(test.shape)}; make them equal"
             )
+        if isinstance(classes, int):
+            raise ValueError(f"dataset '{name}': expected the names of the classes, got {classes}; give one for each")
         for part, source in (("training", train), ("test", test)):
             _check_labels(source.labels, len(classes), f"dataset '{name}', {part} images")
         if twice := [name for name, count in Counter(classes).items() if count > 1]:

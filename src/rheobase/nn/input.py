@@ -21,6 +21,8 @@ def as_sequence(
     """
     if isinstance(x, fx.Proxy):  # the network is being traced
         return x.tracer.create_proxy("call_function", as_sequence, (x, timesteps), {})
+    if not isinstance(x, Tensor):
+        raise ValueError(f"expected a tensor as input, got {type(x).__name__}; convert it with torch.as_tensor")
     steps, shape = functional.check_sequence(x, timesteps), list(x.shape)
     if not x.is_floating_point():
         raise ValueError(f"expected floating-point input, got {x.dtype}; convert it with .float()")

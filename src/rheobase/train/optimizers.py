@@ -67,6 +67,8 @@ def make_optimizer(
     made = make([group for group in groups if group["params"]], lr, recipe)
     if not isinstance(made, torch.optim.Optimizer):
         raise ValueError(f"optimizer '{recipe.optimizer}': expected a torch.optim.Optimizer, got {type(made).__name__}")
+    if isinstance(made, torch.optim.LBFGS):
+        raise ValueError(f"optimizer '{recipe.optimizer}': LBFGS repeats steps, which training does not; use another")
     return made
 
 
