@@ -260,7 +260,8 @@ class Trainer:
         """Reserve memory for checkpoints before it is needed."""
         if self.team.leads:
             weights = self.network.state_dict()  # twice, for momentum too; it grows if an optimiser keeps more
-            self.writer.reserve(weights, weights, {} if self.average is None else weights)
+            others = {"random": torch.get_rng_state()}
+            self.writer.reserve(weights, weights, {} if self.average is None else weights, others)
 
     def save(self) -> None:
         """Start to write a checkpoint while training continues. All processes of a team call this; the first writes."""
