@@ -61,7 +61,7 @@ class Checkpoint:
 def save(
     folder: Path, step: int, tensors: dict[str, Tensors], state: dict[str, Any], *, part_bytes: int | None = None
 ) -> Path:
-    """Write checkpoint `step` into `folder`. Remove all but the newest two checkpoints. Return its path."""
+    """Write checkpoint `step` into `folder`. Remove all but the newest `KEEP` checkpoints. Return its path."""
     path = place(folder, step)
     files = {f"{name}.safetensors": tensorfile.chunks(group) for name, group in tensors.items()}
     text = json.dumps(state, indent=1, sort_keys=True, allow_nan=False) + "\n"

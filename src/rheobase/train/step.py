@@ -84,7 +84,8 @@ def make_step(
         with autocast(recipe, images.device):
             logits = forward(images, timesteps)
         got = list(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-        if got != (shape := [timesteps, len(labels), classes or got[-1]]):
+        shape = [timesteps, len(labels), classes or got[-1]]
+        if got != shape:
             raise ValueError(f"network '{recipe.network}': expected logits [T, N, K] = {shape}, got {got}")
         value = loss_of(logits, labels, recipe, loss)
         if not value.requires_grad:
